@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import socket
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +48,24 @@ def small_models(folder: Path) -> Models:
     encoder = tiny.embedding_folder(folder / "encoder")
     adder = network(folder / "adder.onnx")
     return load_models([str(text), f"vectors={encoder}", str(adder)], "auto", capacity=200)
+
+
+TOOL_TEMPLATE = (
+    "{% if tools %}<|system|>{% for tool in tools %}{{ tool | tojson }}{% endfor %}"
+    "<tool_call>{% endif %}{% for m in messages %}<|{{ m.role }}|>{{ m.content }}"
+    "{% for c in m.tool_calls or [] %}<tool_call>{{ c.function | tojson }}</tool_call>{% endfor %}"
+    "\n{% endfor %}{% if add_generation_prompt %}<|assistant|>{% endif %}"
+)
+"""A chat template that describes tools, as those of Qwen and Hermes."""
+
+
+def tool_folder(folder: Path, template: str | None = TOOL_TEMPLATE) -> Path:
+    """Write a language model with a long context, whose texts end with token 0."""
+    tiny.optimum_folder(folder, replace(tiny.LLAMA, positions=2048))
+    tiny.write_tokenizer(folder, template)
+    config = json.loads((folder / "config.json").read_text("utf-8"))
+    (folder / "config.json").write_text(json.dumps({**config, "eos_token_id": 0}), "utf-8")
+    return folder
 
 
 class Served:

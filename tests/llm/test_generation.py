@@ -6,6 +6,7 @@ import threading
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -13,7 +14,10 @@ import pytest
 
 import vkmnn
 from tests.llm import tiny
+from vkmnn import InvalidInputError, VkmnnError
 from vkmnn.llm import LanguageModel
+from vkmnn.llm.sampling import Sampler, Sampling, scored
+from vkmnn.llm.sequence import Sequence
 from vkmnn.runtime.device import enumerate_devices
 
 pytest.importorskip("onnxruntime")
@@ -226,3 +230,125 @@ def test_a_network_that_has_no_caches_is_refused(tmp_path: Path) -> None:
     onnx.save(proto, str(path))
     with pytest.raises(vkmnn.ModelFileError, match="has no caches"):
         vkmnn.llm.load(tmp_path)
+
+
+# --- scores, penalties, chunks and shared beginnings ---------------------------------------------
+
+
+def test_scores_are_those_of_the_network(model: LanguageModel, folder: Path) -> None:
+    made = model.generate(PROMPT, 12, logprobs=3)
+    assert made.tokens == greedy(folder / "model.onnx", PROMPT, 12)
+    whole = model.generate([*PROMPT, *made.tokens], 0, logprobs=3, prompt_logprobs=True)
+    scores = whole.prompt_logprobs
+    assert scores[0] is None
+    assert [one.chosen.token for one in scores[1:] if one] == [*PROMPT[1:], *made.tokens]
+    for one, other in zip(made.logprobs, scores[len(PROMPT) :], strict=True):
+        assert other is not None
+        assert one.chosen.token == one.likeliest[0].token == other.likeliest[0].token
+        assert one.chosen.logprob == pytest.approx(other.chosen.logprob, abs=1e-3)
+        numbers = [score.logprob for score in one.likeliest]
+        assert numbers == sorted(numbers, reverse=True)
+    batch = model.generate([PROMPT, PROMPT[1:]], 12, logprobs=3)
+    assert batch[0].tokens == made.tokens
+    assert [one.chosen.logprob for one in batch[0].logprobs] == pytest.approx(
+        [one.chosen.logprob for one in made.logprobs], abs=1e-3
+    )
+
+
+def test_probabilities_add_up() -> None:
+    logits = np.array([1.0, 3.0, 2.0, -np.inf], np.float32)
+    made = scored(logits, 2, 4)
+    assert [one.token for one in made.likeliest] == [1, 2, 0, 3]
+    assert sum(np.exp(one.logprob) for one in made.likeliest) == pytest.approx(1)
+    assert made.chosen.logprob == made.likeliest[1].logprob
+    assert scored(logits, 0, 0).likeliest == ()
+
+
+def test_penalties_count_generated_tokens_only() -> None:
+    logits = np.array([1.0, 1.5, 1.4], np.float32)
+
+    def best(there: list[int], **how: float) -> int:
+        return Sampler(Sampling(**how), prompt=2).sample(logits, there)  # type: ignore[arg-type]
+
+    assert best([1, 1], presence_penalty=2.0) == 1
+    assert best([1, 1, 1], presence_penalty=0.2) == 2
+    assert best([1, 1, 1, 2], frequency_penalty=0.3) == 1
+    assert best([1, 1, 1, 1, 2], frequency_penalty=0.3) == 2
+    assert best([1, 1, 1, 2], presence_penalty=0.6) == 0
+    assert best([0, 0, 0, 0], presence_penalty=-2.0) == 0
+    biased = Sampling(logit_bias={0: 0.6, 7: 3.0})
+    assert Sampler(biased).sample(logits, []) == 0
+    assert not Sampling(logit_bias={0: 1}).likeliest
+    assert logits.tolist() == pytest.approx([1.0, 1.5, 1.4])
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"presence_penalty": 3}, {"frequency_penalty": -2.5}, {"logit_bias": {0: 101}},
+     {"logit_bias": {-1: 1}}, {"logit_bias": {"a": 1}}, {"logit_bias": {1: float("nan")}},
+     {"logit_bias": dict.fromkeys(range(5000), 1)}, {"logprobs": -1}, {"logprobs": 10**6}],
+    ids=lambda value: str(value)[:40],
+)  # fmt: skip
+def test_settings_out_of_range(wrong: dict[str, Any], model: LanguageModel) -> None:
+    with pytest.raises(InvalidInputError, match=next(iter(wrong))):
+        model.generate(PROMPT, 2, **wrong)
+    with pytest.raises(TypeError, match="unexpected keyword argument 'what'"):
+        model.generate(PROMPT, 2, what=1)  # type: ignore[call-arg]
+
+
+def test_other_texts_go_on_between_the_chunks_of_a_prompt(model: LanguageModel) -> None:
+    rng = np.random.default_rng(5)
+    long = rng.integers(0, 300, 200).tolist()
+    want = model.generate(PROMPT, 30).tokens
+    short, other = model.pieces(PROMPT, 30), model.pieces(long, 5)
+    made, _ = next(short)
+    left = []
+    for begun, _ in other:
+        left.append(begun.prompt_left)
+        next(short)
+    assert left[: left.index(0)] == [200 - size for size in range(32, 200, 32)]
+    for _ in short:
+        pass
+    assert made.tokens == want
+    assert begun.tokens == model.generate(long, 5).tokens
+
+
+def test_beginnings_are_shared_across_texts(folder: Path) -> None:
+    rng = np.random.default_rng(6)
+    system = rng.integers(0, 300, 100).tolist()
+    ends = rng.integers(0, 300, (8, 5)).tolist()
+    with vkmnn.llm.load(folder, capacity=250) as model:
+        want = [model.generate([*system, *end], 4).tokens for end in ends]
+        model.share_prefixes(1 << 20)
+        for end in ends[:2]:  # the second time, the rows are kept
+            model.generate([*end, *system], 1)
+            model.generate([*system, *end], 4)
+        assert model.memory()["prefixes"] > 0
+        made = model.generate([[*system, *end] for end in ends], 4)
+        assert [one.tokens for one in made] == want
+        assert [one.cached_tokens for one in made].count(96) >= 6
+        block = model.memory()["prefixes"] // 3
+        model.share_prefixes(2 * block)
+        for _ in range(3):
+            for end in ends:
+                assert model.generate([*end, *system], 1).tokens
+        assert 0 < model.memory()["prefixes"] <= 2 * block
+
+
+@pytest.mark.parametrize("method", ["rows", "restore"])
+def test_texts_do_without_rows_that_cannot_be_copied(
+    method: str, model: LanguageModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rng = np.random.default_rng(8)
+    system = rng.integers(0, 300, 80).tolist()
+    want = [model.generate([*system, end], 4).tokens for end in range(3)]
+
+    def fail(*_: Any) -> None:
+        raise VkmnnError("no memory")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Sequence, method, fail)
+        model.share_prefixes(1 << 20)
+        made = [model.generate([[*system, end] for end in range(3)], 4) for _ in range(3)]
+        model.share_prefixes(0)
+    assert [[one.tokens for one in batch] for batch in made] == [want] * 3

@@ -130,7 +130,7 @@ def test_the_inference_protocol(server: Served) -> None:
         ("/v1/chat/completions", {"model": "tiny", "messages": [1]}, 400, "invalid_messages"),
         ("/v1/completions", {"model": "tiny", "prompt": [1] * 900}, 400, "context_length_exceeded"),
         ("/v1/completions", {"model": "tiny", "prompt": [-1]}, 400, "invalid_value"),
-        ("/v1/completions", {"model": "tiny", "prompt": "x", "n": 2}, 400, "unsupported_field"),
+        ("/v1/completions", {"model": "tiny", "prompt": "x", "n": 99}, 400, "invalid_value"),
         ("/v1/completions", {"model": "tiny", "prompt": "x", "top_p": 3}, 400, "invalid_value"),
         ("/v1/completions", {"model": "tiny", "prompt": "x", "top_k": "3"}, 400, "invalid_type"),
         ("/v1/completions", {"model": "tiny", "prompt": "x", "max_tokens": 0}, 400,

@@ -93,7 +93,7 @@ def until(true: Callable[[], bool]) -> None:
         ("embeddings", {"input": ["a"] * 3000}, 400, "too_many_texts"),
         ("embeddings", {"input": ["a"] * 400_000}, 413, "too_many_values"),
         ("embeddings", {"input": ["a", "b " * 900_000]}, 400, "context_length_exceeded"),
-        ("embeddings", {"input": "a", "dimensions": 3}, 400, "unsupported_field"),
+        ("embeddings", {"input": "a", "dimensions": 300}, 400, "invalid_value"),
         ("embeddings", {"input": "a", "encoding_format": "hex"}, 400, "unsupported_field"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",

@@ -179,17 +179,17 @@ def test_the_process_of_templates(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setenv("HF_TOKEN", "secret")
     template = templates.ChatTemplate("{{ text }}")
     assert template.write({"text": "one"}) == "one"
-    first = template._process
+    first = template._worker._process
     assert first is not None
     environment = Path(f"/proc/{first.pid}/environ")
     if environment.exists():
         assert b"secret" not in environment.read_bytes()
     assert template.write({"text": "two"}) == "two"
-    assert template._process is first
+    assert template._worker._process is first
     first.kill()
     first.wait()
     assert template.write({"text": "three"}) == "three"
-    second = template._process
+    second = template._worker._process
     assert second is not None
     assert template.write({"text": "four"}, 3) is None
     with pytest.raises(InvalidInputError, match="not JSON"):

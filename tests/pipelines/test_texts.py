@@ -175,3 +175,26 @@ def test_networks_of_other_things_are_refused(tmp_path: Path) -> None:
     model = model_of([node], inputs, {"y": (TensorProto.FLOAT, [1, 9])}, {})
     with pytest.raises(vkmnn.InvalidInputError, match="is no encoder of texts"):
         vkmnn.pipeline("text-classification", model, device="cpu")
+
+
+def test_pairs_of_texts(tmp_path: Path) -> None:
+    weights = encoder(tmp_path, "logits", architectures=["BertForSequenceClassification"],
+                      max_position_embeddings=9)  # fmt: skip
+    tokenizer = Tokenizer(tmp_path)
+    first, second = tokenizer.encode("the fox"), tokenizer.encode("the lazy dog writes tokens")
+    tokens, types, places = tokenizer.encode_pair("the fox", "the lazy dog writes tokens")
+    assert tokens == [*first, *second]
+    assert places == list(range(len(first), len(tokens)))
+    assert [types[place] for place in places] == [1] * len(second)
+    pair = {"text": "the fox", "text_pair": "the lazy dog writes tokens"}
+    with vkmnn.pipeline("text-classification", tmp_path, device="cpu") as pipe:
+        found = pipe(pair, truncate=True)
+        kept = [*first, *second][:9]
+        logits = weights["table"][kept].sum(0) @ weights["head"]
+        want = np.exp(logits - logits.max())
+        np.testing.assert_allclose(found.scores, want / want.sum(), rtol=1e-4)
+        assert found.tokens == 9
+        with pytest.raises(vkmnn.InvalidInputError, match="the model takes 9"):
+            pipe(pair)
+        with pytest.raises(vkmnn.InvalidInputError, match="other keys"):
+            pipe({"text": "x"})

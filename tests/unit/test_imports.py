@@ -100,7 +100,10 @@ ALLOWED: dict[str, set[str]] = {
         *("converter", "cpu_fallback", "llm", "schema"),
     },
     "torch": {"errors", "ir", "converter", "inference_session", "arguments"},  # PyTorch's modules
-    "serve": {"errors", "ir", "llm", "inference_session", "schedule_config", "sources"},
+    "serve": {
+        *("errors", "ir", "llm", "inference_session", "schedule_config", "sources"),
+        "pipelines",
+    },
     "pipelines": {  # tasks: pictures, sounds and texts around sessions
         *("errors", "ir", "converter", "opening", "schedule_config", "inference_session"),
         *("sources", "llm"),
@@ -178,15 +181,17 @@ THIRD_PARTY: dict[str, tuple[str, ...]] = {
     ),
     "jinja2": (
         *("vkmnn.codegen", "vkmnn.testing.report", "vkmnn.testing.session"),
-        "vkmnn.llm.template_worker",  # a process of its own
+        "vkmnn.llm.confined_worker",  # a process of its own
     ),
     "onnxruntime": (
         *("vkmnn.host", "vkmnn.cli", "vkmnn.bench.engines", "vkmnn_suite.fuzz"),
         "vkmnn.quantization",
     ),
+    "llguidance": ("vkmnn.llm.confined_worker",),  # a process of its own; otherwise by `need`
     "starlette": ("vkmnn.serve",),
     "prometheus_client": ("vkmnn.serve",),
     "uvicorn": ("vkmnn.serve",),
+    "python_multipart": ("vkmnn.serve",),
     "h11": ("vkmnn.serve",),  # comes with uvicorn
     "grpc": ("vkmnn.serve",),  # imported with --grpc-port
     "_mnncengine": ("vkmnn.bench.engines",),

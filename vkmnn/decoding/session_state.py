@@ -47,6 +47,12 @@ class SessionState(Closing):
         return self._state.tensors.length
 
     @property
+    def axes(self) -> Mapping[str, int]:
+        """The axis that grows of each cache; empty before the first run, or with other state."""
+        tensors = self._state.tensors
+        return dict(tensors.axes) if tensors.only_caches else {}
+
+    @property
     def lost(self) -> bool:
         """Whether its device was lost: create another state, and repeat its runs."""
         return self._state.lost

@@ -8,6 +8,7 @@ from vkmnn.base.budget import Budget
 from vkmnn.llm.decoder import Decoder
 from vkmnn.llm.embedding import EmbeddingModel
 from vkmnn.llm.generation import Generated
+from vkmnn.llm.grammar import Grammar
 from vkmnn.llm.language_model import LanguageModel, TextSession, checked_kind
 from vkmnn.llm.layout import read_layout
 from vkmnn.llm.seq2seq import Seq2SeqModel
@@ -18,6 +19,7 @@ from vkmnn.sources.names import title_of
 __all__ = [
     "EmbeddingModel",
     "Generated",
+    "Grammar",
     "LanguageModel",
     "Seq2SeqModel",
     "TextSession",

@@ -7,7 +7,7 @@ import threading
 from collections import deque
 from collections.abc import Generator, Iterator, Sequence, Sized
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,21 +15,28 @@ from vkmnn.arguments import checked_number
 from vkmnn.base.closing import Closing
 from vkmnn.errors import InvalidInputError, ModelFileError
 from vkmnn.llm.decoder import MAX_BATCH, Decoder
-from vkmnn.llm.generation import Generated, Generation, Options
+from vkmnn.llm.generation import Generated, Generation, Options, Settings, Sharing
+from vkmnn.llm.grammar import Grammar
 from vkmnn.llm.layout import Layout
+from vkmnn.llm.prefixes import Prefixes
 from vkmnn.llm.sampling import Sampling
 from vkmnn.llm.sampling_defaults import sampling_defaults
 from vkmnn.llm.sequence import Sequence as Cached
-from vkmnn.llm.text import TextTooLongError, Tokenizer
+from vkmnn.llm.text import Conversation, TextTooLongError, Tokenizer
 
 if TYPE_CHECKING:
-    pass
+    from typing_extensions import Unpack
 
 Prompt = Any
 """A text, tokens (a list of int), or messages (a list of dictionaries with role and content)."""
 
 LAST_TOKEN = 2**31 - 1
 """Largest token number that the device supports."""
+
+_SAMPLING = tuple(one.name for one in fields(Sampling))
+
+MAX_LOGPROBS = 128
+"""Maximum likeliest tokens to report with each token."""
 
 _ALONE, _TOGETHER = 8, 3
 """Tokens per wait if nothing reads along: the host handles three at once. A text that ends by
@@ -59,6 +66,7 @@ class LanguageModel(Closing):
         self._free: list[Cached] = []
         self._made = 0
         self._change = threading.Condition()
+        self._prefixes: Prefixes | None = None
 
     # --- text and tokens -------------------------------------------------------------------------
 
@@ -84,20 +92,34 @@ class LanguageModel(Closing):
         """Whether the folder has one."""
         return Tokenizer.is_in(self.layout.folder, self.layout.keys)
 
-    def tokens_of(self, prompt: Prompt, most: int | None = None) -> list[int]:
+    @property
+    def vocabulary(self) -> int:
+        """The number of logits, at least that of tokens; 2³¹ if the network does not tell."""
+        return self._decoder.vocabulary or LAST_TOKEN + 1
+
+    def has_compiled(self, grammar: Grammar) -> bool:
+        """Return whether a grammar is ready, so that `options` checks it in no time."""
+        return self.tokenizer.compiler(self._eos()).has(grammar)
+
+    def tokens_of(
+        self, prompt: Prompt, most: int | None = None, **conversation: Unpack[Conversation]
+    ) -> list[int]:
         """Return the tokens of a prompt.
 
         Args:
             prompt: a text, tokens, or messages.
             most: maximum number of tokens; None for any number.
+            conversation: for messages, `tools` and `more` of `Tokenizer.conversation`.
 
         Raises:
             InvalidInputError: it is not a prompt, or has more tokens.
         """
-        *_, tokens = self.token_steps(prompt, most)
+        *_, tokens = self.token_steps(prompt, most, **conversation)
         return tokens
 
-    def token_steps(self, prompt: Prompt, most: int | None = None) -> Iterator[list[int]]:
+    def token_steps(
+        self, prompt: Prompt, most: int | None = None, **conversation: Unpack[Conversation]
+    ) -> Iterator[list[int]]:
         """Yield nothing between pieces of a long text, and finally the tokens; as `tokens_of`.
 
         To stop the work, stop iterating.
@@ -105,7 +127,7 @@ class LanguageModel(Closing):
         if isinstance(prompt, str):
             steps = self.tokenizer.encode_steps(prompt, True, most)
         elif _is_conversation(prompt):
-            text = self.tokenizer.conversation(prompt, most)
+            text = self.tokenizer.conversation(prompt, most, **conversation)
             yield []
             steps = self.tokenizer.encode_steps(text, False, most)
         else:
@@ -129,18 +151,7 @@ class LanguageModel(Closing):
     # --- generation ------------------------------------------------------------------------------
 
     def generate(
-        self,
-        prompt: Prompt,
-        max_tokens: int | None = None,
-        *,
-        temperature: float | None = None,
-        top_k: int | None = None,
-        top_p: float | None = None,
-        seed: int | None = None,
-        stop: str | Sequence[str] = (),
-        repetition_penalty: float | None = None,
-        min_p: float | None = None,
-        speculate: int = 0,
+        self, prompt: Prompt, max_tokens: int | None = None, **how: Unpack[Settings]
     ) -> Any:
         """Generate text from a prompt.
 
@@ -148,16 +159,25 @@ class LanguageModel(Closing):
             prompt: a text, tokens, or messages; a list of several prompts returns a list of
                 results, and one run produces a token for each.
             max_tokens: maximum number of tokens; None for as many as fit.
-            temperature: 0, the default, is greedy; above, tokens are sampled.
-            top_k: sample only from this many likeliest tokens; None or 0 for all.
-            top_p: sample only from the likeliest tokens whose probabilities add up to this.
-            seed: random seed; the same seed gives the same text.
-            stop: strings to stop before.
-            repetition_penalty: above 1, tokens that have occurred become less likely.
-            min_p: sample only from tokens at least this many times as probable as the likeliest;
-                None or 0 for all.
-            speculate: guesses up to 7 tokens from earlier occurrences of the last ones, and checks
-                them in one run; the result is the same.
+            how: options by name:
+
+                temperature: 0, the default, is greedy; above, tokens are sampled.
+                top_k: sample only from this many likeliest tokens; None or 0 for all.
+                top_p: sample only from the likeliest tokens whose probabilities add up to this.
+                seed: random seed; the same seed gives the same text.
+                stop: strings to stop before.
+                repetition_penalty: above 1, tokens that have occurred become less likely.
+                min_p: sample only from tokens at least this many times as probable as the
+                    likeliest; None or 0 for all.
+                presence_penalty: subtracted from the logits of tokens that have been generated.
+                frequency_penalty: subtracted once for each time that a token has been generated.
+                logit_bias: a dictionary from tokens to numbers to add to their logits.
+                logprobs: number of likeliest tokens to report with the score of each token, in
+                    `Generated.logprobs`; None reports none.
+                prompt_logprobs: whether to report the tokens of the prompt too.
+                grammar: what the text has to match, a `vkmnn.llm.Grammar`.
+                speculate: guesses up to 7 tokens from earlier occurrences of the last ones, and
+                    checks them in one run; the result is the same.
 
         Returns:
             A `Generated`, or a list of them.
@@ -165,16 +185,14 @@ class LanguageModel(Closing):
         Raises:
             InvalidInputError: a value is out of its range, or the prompt does not fit.
         """
-        options = self.options(max_tokens, temperature=temperature, top_k=top_k, top_p=top_p,
-                               seed=seed, stop=stop, repetition_penalty=repetition_penalty,
-                               min_p=min_p, speculate=speculate)  # fmt: skip
+        options = self.options(max_tokens, **how)
         if _is_batch(prompt):
             return self._batch([self.tokens_of(one, self.capacity) for one in prompt], options)
         tokens = self.tokens_of(prompt, self.capacity)
         with self.sequence(tokens) as sequence:
-            made = Generation(sequence, tokens, options, self._text_of())
-            for count, _ in enumerate(made):
-                if count == _ALONE:
+            made = Generation(sequence, tokens, options, self._text_of(), self._sharing())
+            for _ in made:
+                if len(made.result.tokens) == _ALONE + 1:
                     sequence.waits.together = _TOGETHER
             return made.result
 
@@ -187,9 +205,19 @@ class LanguageModel(Closing):
         return (piece for _, piece in self.pieces(prompt, max_tokens, **how) if piece)
 
     def pieces(
-        self, prompt: Prompt, max_tokens: int | None = None, **how: Any
+        self,
+        prompt: Prompt,
+        max_tokens: int | None = None,
+        kept: frozenset[int] = frozenset(),
+        **how: Any,
     ) -> Iterator[tuple[Generated, str]]:
         """Yield the growing result, and the text added to it, which may be empty.
+
+        Args:
+            prompt: as for `generate`.
+            max_tokens: likewise.
+            kept: special tokens that are part of the text.
+            how: as for `generate`.
 
         Raises:
             InvalidInputError: as `generate`; before the first piece.
@@ -200,50 +228,50 @@ class LanguageModel(Closing):
 
         def steps() -> Iterator[tuple[Generated, str]]:
             with self.sequence(tokens) as sequence:
-                made = Generation(sequence, tokens, options, tokenizer)
+                made = Generation(sequence, tokens, options, tokenizer, self._sharing(kept))
                 for piece in made:
                     yield made.result, piece
             yield made.result, ""
 
         return steps()
 
-    def options(
-        self,
-        max_tokens: int | None = None,
-        *,
-        temperature: float | None = None,
-        top_k: int | None = None,
-        top_p: float | None = None,
-        seed: int | None = None,
-        stop: str | Sequence[str] = (),
-        repetition_penalty: float | None = None,
-        min_p: float | None = None,
-        speculate: int = 0,
-    ) -> Options:
+    def options(self, max_tokens: int | None = None, **how: Unpack[Settings]) -> Options:
         """Return checked options; see `generate`.
 
         Raises:
             InvalidInputError: a value is out of its range.
         """
-        sampling = Sampling(
-            temperature=temperature or 0.0,
-            top_k=top_k or 0,
-            top_p=1.0 if top_p is None else top_p,
-            repetition_penalty=1.0 if repetition_penalty is None else repetition_penalty,
-            seed=seed,
-            min_p=min_p or 0.0,
-        )
+        unknown = [name for name in how if name not in Settings.__annotations__]
+        if unknown:
+            raise TypeError(f"generate() got an unexpected keyword argument '{unknown[0]}'")
+        given: dict[str, Any] = {
+            name: how[name]  # type: ignore[literal-required]
+            for name in _SAMPLING
+            if how.get(name) is not None
+        }
+        sampling = Sampling(**given)
+        speculate, logprobs = how.get("speculate", 0), how.get("logprobs")
+        stop, grammar = how.get("stop", ()), how.get("grammar")
         if max_tokens is not None:
             max_tokens = checked_number(max_tokens, "max_tokens")
         if not 0 <= checked_number(speculate, "speculate") <= 7:
             raise InvalidInputError(f"speculate is {speculate}", hint="it has to be from 0 to 7")
-        eos = self.layout.eos
-        if not eos and self.has_tokenizer:
-            eos = self.tokenizer.eos
+        eos = self._eos()
         stops = [stop] if isinstance(stop, str) else stop
         if not isinstance(stops, list | tuple) or not all(isinstance(s, str) for s in stops):
             raise InvalidInputError(f"stop is {stop!r}", hint="give a text, or a list of texts")
-        return Options(max_tokens, sampling, tuple(s for s in stops if s), eos, speculate)
+        if logprobs is not None and not 0 <= checked_number(logprobs, "logprobs") <= MAX_LOGPROBS:
+            raise InvalidInputError(f"logprobs is {logprobs}", hint=f"0 to {MAX_LOGPROBS}")
+        if grammar is not None:
+            self.tokenizer.compiler(eos).start(grammar)
+        kept = tuple(s for s in stops if s)
+        whole = how.get("prompt_logprobs", False)
+        return Options(max_tokens, sampling, kept, eos, speculate, logprobs, whole, grammar)
+
+    def _eos(self) -> frozenset[int]:
+        if self.layout.eos or not self.has_tokenizer:
+            return self.layout.eos
+        return self.tokenizer.eos
 
     def _text_of(self) -> Tokenizer | None:
         return self.tokenizer if self.has_tokenizer else None
@@ -270,7 +298,7 @@ class LanguageModel(Closing):
     ) -> Generator[str, None, None]:
         """Generate a text of a batch: first nothing, then its pieces."""
         with self.sequence(tokens) as sequence:
-            made = Generation(sequence, tokens, options, self._text_of())
+            made = Generation(sequence, tokens, options, self._text_of(), self._sharing())
             results.append(made.result)
             yield ""
             yield from made
@@ -282,7 +310,6 @@ class LanguageModel(Closing):
         """Lend the caches that share the most with the tokens; wait until some are free."""
         sequence = self._take(tokens)
         try:
-            sequence.begin()
             yield sequence
         finally:
             try:
@@ -308,6 +335,22 @@ class LanguageModel(Closing):
                 self._made -= 1
                 self._change.notify()
             raise
+
+    def _sharing(self, kept: frozenset[int] = frozenset()) -> Sharing:
+        return Sharing(self._is_crowded, self._prefixes, kept)
+
+    def _is_crowded(self) -> bool:
+        """Return whether several texts are being generated."""
+        return self._made - len(self._free) > 1
+
+    def share_prefixes(self, most: int) -> None:
+        """Keep rows of caches on the host for texts that begin like earlier ones.
+
+        Args:
+            most: maximum bytes; 0 for none. The rows kept so far stay if it is the same as before.
+        """
+        if most != (self._prefixes.most if self._prefixes else 0):
+            self._prefixes = Prefixes(most) if most else None
 
     def _has_free(self) -> bool:
         """Return whether caches are free or can be created."""
@@ -339,10 +382,14 @@ class LanguageModel(Closing):
         return TextSession(self, sequence)
 
     def memory(self) -> dict[str, int]:
-        """Return the bytes of "weights", and of the "caches" of texts that are not active."""
+        """Return the bytes of "weights", and of the "caches" of texts that are not active.
+
+        With `share_prefixes`, also those of "prefixes" on the host.
+        """
         with self._change:
             caches = sum(one.cache_bytes for one in self._free)
-        return {"weights": self._decoder.weight_bytes, "caches": caches}
+        made = {"weights": self._decoder.weight_bytes, "caches": caches}
+        return made if self._prefixes is None else {**made, "prefixes": self._prefixes.held}
 
     def counters(self) -> dict[str, int]:
         """Return counters of avoidable work in decoding; see `InferenceSession.counters`."""

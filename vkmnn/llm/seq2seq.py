@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +18,7 @@ from vkmnn.llm.embedding import LENGTHS
 from vkmnn.llm.generation import Generated
 from vkmnn.llm.layout import Layout
 from vkmnn.llm.networks import ROWS, decoder_graph
-from vkmnn.llm.sampling import Sampler, Sampling
+from vkmnn.llm.sampling import Guide, Sampler, Sampling
 from vkmnn.llm.spectrogram import FRAMES, log_mel
 from vkmnn.llm.text import Tokenizer
 from vkmnn.opening import open_model
@@ -31,8 +31,6 @@ _log = logging.getLogger(__name__)
 
 _PAIRS = {"past_key_values.*.decoder.key": "present.*.decoder.key",
           "past_key_values.*.decoder.value": "present.*.decoder.value"}  # fmt: skip
-Guide = Callable[[Array, Sequence[int]], Array]
-"""Returns the logits to select a token by, from the network's and the tokens so far."""
 _SOURCES = ("input_ids", "input_features", "input_values")
 
 

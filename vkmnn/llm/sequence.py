@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from collections.abc import Sequence as Items
 from functools import partial
 from pathlib import Path
@@ -24,6 +24,9 @@ T = TypeVar("T")
 
 DRAFTS = 8
 """Rows of a run that checks guesses: the last token, and the guessed next ones."""
+
+CROWDED_CHUNK = 32
+"""Tokens of a prompt that run at a time while other texts are being generated."""
 
 
 class Sequence:
@@ -194,6 +197,12 @@ class Sequence:
         Raises:
             InvalidInputError: there are no tokens, or more than fit.
         """
+        self._check_room(tokens)
+        for rows in self._chunks(tokens, wanted, lambda: CHUNKS[-1]):
+            made = rows
+        return made
+
+    def _check_room(self, tokens: Items[int]) -> None:
         if not tokens:
             raise InvalidInputError("there are no tokens to run", hint="a prompt has at least one")
         if len(tokens) > self.room:
@@ -202,20 +211,31 @@ class Sequence:
                 f"{self._decoder.capacity} are taken",
                 hint="load the model with a larger capacity, or shorten the prompt",
             )
+
+    def chunks(self, tokens: Items[int], crowded: Callable[[], bool]) -> Iterator[Array]:
+        """Append tokens, as `extend`; yield the logits of the last one of each chunk.
+
+        Args:
+            tokens: the next tokens, at least one.
+            crowded: returns whether others wait for their turn: chunks are smaller then.
+
+        Raises:
+            InvalidInputError: as `extend`.
+        """
+        self._check_room(tokens)
+        return self._chunks(tokens, 1, lambda: CROWDED_CHUNK if crowded() else CHUNKS[-1])
+
+    def _chunks(self, tokens: Items[int], wanted: int, most: Callable[[], int]) -> Iterator[Array]:
         self.warm_up()
-        rows: Array = np.zeros((0, 0), np.float32)
         done = 0
         while done < len(tokens):
             left = len(tokens) - done
-            size = DRAFTS if 1 < wanted <= left <= DRAFTS else self._chunk(left)
+            size = DRAFTS if 1 < wanted <= left <= DRAFTS else self._chunk(left, most())
             if size > self.room:
                 size = left if wanted > 1 else 1
             part = list(tokens[done : done + size])
-            rows = self._with_caches(
-                partial(self._chunk_logits, part, min(wanted, len(part)), size)
-            )
+            yield self._with_caches(partial(self._chunk_logits, part, min(wanted, len(part)), size))
             done += len(part)
-        return rows
 
     @property
     def samples_on_device(self) -> bool:
@@ -269,8 +289,8 @@ class Sequence:
         if len(tokens) > 1 or self.step(tokens[0], 0) is None:
             self.extend(tokens)
 
-    def _chunk(self, left: int) -> int:
-        fits = [size for size in CHUNKS if size <= self.room]
+    def _chunk(self, left: int, most: int = CHUNKS[-1]) -> int:
+        fits = [size for size in CHUNKS if size <= min(self.room, most)]
         if not self._cuts:
             return max(size for size in fits if size <= left)
         return next((size for size in fits if size >= left), fits[-1])
@@ -313,6 +333,27 @@ class Sequence:
 
     def _rows(self) -> dict[str, Array]:
         return {name: self._state.value(name).numpy() for name in self._decoder.caches}
+
+    # --- rows ------------------------------------------------------------------------------------
+
+    @property
+    def axes(self) -> Mapping[str, int]:
+        """The axis of each cache that has a row for each token; empty if rows cannot be copied."""
+        return self._state.axes if self._cuts else {}
+
+    def rows(self) -> dict[str, Array]:
+        """Return the rows of all caches."""
+        return self._with_caches(self._rows)
+
+    def restore(self, tokens: Items[int], caches: dict[str, Array]) -> None:
+        """Replace the tokens, and the rows by those of `rows`."""
+
+        def restore() -> None:
+            self._sure = 0  # unless all of it succeeds
+            self._state.restore(caches)
+            self.tokens, self._sure = list(tokens), None
+
+        self._with_caches(restore)
 
     def load(self, path: str | Path) -> None:
         """Replace the tokens by those of a file from `save`.

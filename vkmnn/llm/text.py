@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import json
+import re
+import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 from vkmnn.base.config_file import Section, read_config, read_text
 from vkmnn.base.extras import need
 from vkmnn.errors import InvalidInputError, ModelFileError, VkmnnError
+from vkmnn.llm.grammar import Compiler
 from vkmnn.llm.stops import Stops
 from vkmnn.llm.templates import ChatTemplate
 from vkmnn.llm.vocabulary import has_vocabulary, read_vocabulary
@@ -30,6 +33,26 @@ _CUT = 16
 """Maximum tokens that cutting a text may add per piece."""
 
 _UNFINISHED = "\N{REPLACEMENT CHARACTER}"
+_SPACE = "\N{LOWER ONE EIGHTH BLOCK}"
+_BYTE_TOKEN = re.compile("<0x([0-9A-F]{2})>")
+
+
+def _letters() -> dict[str, int]:
+    """Return the bytes by the letters that stand for them in vocabularies of GPT-2's kind."""
+    plain = [*range(33, 127), *range(161, 173), *range(174, 256)]
+    others = [one for one in range(256) if one not in plain]
+    return {**{chr(one): one for one in plain},
+            **{chr(256 + n): one for n, one in enumerate(others)}}  # fmt: skip
+
+
+_BYTES = _letters()
+
+
+class Conversation(TypedDict, total=False):
+    """Optional arguments of `Tokenizer.conversation`."""
+
+    tools: Sequence[Mapping[str, Any]]
+    more: Mapping[str, Any] | None
 
 
 class TextTooLongError(InvalidInputError):
@@ -65,7 +88,9 @@ class Tokenizer:
             self._tokenizer, self._config = _read_folder(folder)
         self._tokenizer.no_padding()
         self._tokenizer.no_truncation()
-        self.template = _template_of(folder, self._config)
+        self.template, self._tool_template = _templates_of(folder, self._config)
+        self._compiling = threading.Lock()
+        self._compilers: dict[frozenset[int], Compiler] = {}
 
     @staticmethod
     def is_in(folder: Path, keys: Mapping[str, Any]) -> bool:
@@ -79,6 +104,12 @@ class Tokenizer:
         config["chat_template"] = self._config.text("chat_template")
         known = {name: one for name, one in config.items() if one}
         (folder / "tokenizer_config.json").write_text(json.dumps(known, indent=2), "utf-8")
+
+    @property
+    def tool_template(self) -> str:
+        """The source of the chat template for conversations with tools; "" without one."""
+        template = self._tool_template or self.template
+        return template.source if template else ""
 
     @property
     def has_template(self) -> bool:
@@ -133,6 +164,68 @@ class Tokenizer:
             )
         yield tokens
 
+    def encode_pair(self, first: Any, second: Any) -> tuple[list[int], list[int], list[int]]:
+        """Return the tokens of two texts that belong together.
+
+        Returns:
+            The tokens; the number of the text of each, as BERT's networks take it; and the places
+            of the second text's tokens.
+
+        Raises:
+            InvalidInputError: one is not a text.
+        """
+        for text in (first, second):
+            if not isinstance(text, str) or not _is_unicode(text):
+                raise InvalidInputError("a pair consists of two texts")
+        with _typed(InvalidInputError, "the tokenizer fails at the texts"):
+            made = self._tokenizer.encode(first, second)
+        places = [place for place, number in enumerate(made.sequence_ids) if number == 1]
+        return list(made.ids), list(made.type_ids), places
+
+    def compiler(self, eos: frozenset[int]) -> Compiler:
+        """Return the compiler of grammars for these tokens.
+
+        Args:
+            eos: tokens that end a text.
+
+        Raises:
+            InvalidInputError: grammars are not possible with this kind of tokenizer.
+            MissingExtraError: `llguidance` is not installed.
+        """
+        with self._compiling:
+            if eos not in self._compilers:
+                self._compilers[eos] = Compiler(self._tokenizer.to_str(), eos)
+            return self._compilers[eos]
+
+    def text_of(self, token: int) -> str:
+        """Return the text of a token in the vocabulary; "" if there is none."""
+        return str(self._tokenizer.id_to_token(token) or "")
+
+    @cached_property
+    def special(self) -> Mapping[str, int]:
+        """The special tokens, which are not text, by their names."""
+        added = self._tokenizer.get_added_tokens_decoder()
+        return {one.content: number for number, one in added.items() if one.special}
+
+    def token_bytes(self, token: int) -> bytes:
+        """Return the bytes that a token stands for, which may be part of a character."""
+        text = self.text_of(token)
+        if token in self._added:
+            return text.encode()
+        if self._byte_level:
+            return bytes(_BYTES.get(one, 63) for one in text)
+        match = _BYTE_TOKEN.fullmatch(text)
+        return bytes([int(match[1], 16)]) if match else text.replace(_SPACE, " ").encode()
+
+    @cached_property
+    def _added(self) -> frozenset[int]:
+        return frozenset(self._tokenizer.get_added_tokens_decoder())
+
+    @cached_property
+    def _byte_level(self) -> bool:
+        """Whether the letters of tokens stand for bytes, as in GPT-2's vocabulary."""
+        return "ByteLevel" in json.dumps(json.loads(self._tokenizer.to_str())["decoder"])
+
     def prepare(self) -> None:
         """Prepare lazily loaded parts before the first long text and the first conversation."""
         self.max_characters(1)
@@ -180,12 +273,20 @@ class Tokenizer:
                 raise
             raise InvalidInputError(f"the tokenizer cannot decode the tokens: {error}") from error
 
-    def conversation(self, messages: Sequence[Any], most: int | None = None) -> str:
+    def conversation(
+        self,
+        messages: Sequence[Any],
+        most: int | None = None,
+        tools: Sequence[Mapping[str, Any]] = (),
+        more: Mapping[str, Any] | None = None,
+    ) -> str:
         """Render a conversation as the model's prompt, up to the start of its answer.
 
         Args:
             messages: dictionaries with `role` and `content`, in their order.
             most: the most tokens that fit; None for any number.
+            tools: functions that the model may call, as OpenAI's API describes them.
+            more: further variables of the template, `enable_thinking` for example.
 
         Raises:
             InvalidInputError: the folder has no template, or the template refuses the messages.
@@ -209,12 +310,15 @@ class Tokenizer:
             if len(messages) > most:
                 raise TextTooLongError(f"{len(messages)} messages do not fit into {most} tokens")
         variables = {
+            **(more or {}),
+            **({"tools": list(tools)} if tools else {}),
             "messages": [dict(message) for message in messages],
             "add_generation_prompt": True,
             "bos_token": self._config.special("bos_token"),
             "eos_token": self._config.special("eos_token"),
         }
-        text = self.template.write(variables, limit)
+        template = self._tool_template if tools and self._tool_template else self.template
+        text = template.write(variables, limit)
         if text is None:
             raise TextTooLongError(f"the conversation has more than {limit} characters")
         return text
@@ -272,28 +376,40 @@ def characters_of(prompt: Any) -> int:
     )
 
 
-def _template_of(folder: Path, config: Section) -> ChatTemplate | None:
+def _templates_of(folder: Path, config: Section) -> tuple[ChatTemplate | None, ChatTemplate | None]:
+    """Return the chat template, and the one for conversations with tools if it is another."""
     path = folder / "chat_template.jinja"
     if path.is_file():
-        return ChatTemplate(read_text(path))
-    if config.is_list("chat_template"):  # several, by name
-        named = config.named("chat_template", "name", "template")
-        source = named.get("default") or next(iter(named.values()), "")
-    else:
+        return ChatTemplate(read_text(path)), None
+    if not config.is_list("chat_template"):
         source = config.text("chat_template")
-    return ChatTemplate(source) if source else None
+        return (ChatTemplate(source) if source else None), None
+    named = config.named("chat_template", "name", "template")  # several, by name
+    source, tools = named.get("default") or next(iter(named.values()), ""), named.get("tool_use")
+    return (ChatTemplate(source) if source else None), (ChatTemplate(tools) if tools else None)
 
 
 class Detokenizer:
-    """Turns tokens into text as they arrive; a character appears once its tokens are complete."""
+    """Turns tokens into text as they arrive; a character appears once its tokens are complete.
 
-    def __init__(self, tokenizer: Tokenizer) -> None:
+    Args:
+        tokenizer: the tokenizer.
+        kept: special tokens that are part of the text; others are left out.
+    """
+
+    def __init__(self, tokenizer: Tokenizer, kept: frozenset[int] = frozenset()) -> None:
         self._tokenizer = tokenizer
+        self._kept = kept
         self._tokens: list[int] = []
         self._start = self._told = 0
 
     def add(self, token: int) -> str:
         """Return the text that a token completes."""
+        if token in self._kept:
+            text = self.rest() + self._tokenizer.text_of(token)
+            self._tokens.clear()
+            self._start = self._told = 0
+            return text
         self._tokens.append(token)
         before = self._tokenizer.decode(self._tokens[self._start : self._told])
         text = self._tokenizer.decode(self._tokens[self._start :])

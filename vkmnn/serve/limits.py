@@ -37,6 +37,9 @@ _CONTAINER = 8
 _MESSAGE = 2000
 """Characters of an error's message, which may quote the request."""
 
+MAX_DEPTH = 128
+"""Maximum depth of arrays and objects in the bodies of OpenAI's API, which parts are written of."""
+
 _UNCOUNTED = bytes(set(range(256)) - set(b'",[{'))
 _TEXT = re.compile(rb'"[^"]*"')
 _SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
@@ -60,7 +63,12 @@ class Limits:
         per_key: maximum concurrent requests with one API key; None for no limit.
         stop_texts: maximum stop texts of a request.
         stop_characters: maximum characters of a stop text.
-        texts: maximum texts of a request for embeddings.
+        texts: maximum texts of a request for embeddings or a ranking.
+        choices: maximum texts that a request generates.
+        tools: maximum functions of a request.
+        sound_s: maximum seconds of a sound.
+        kept_bytes: maximum bytes of responses that are kept for `previous_response_id`.
+        prefix_bytes: maximum bytes of rows of caches that texts with the same beginning share.
         lost_s: seconds after which the server ends if no model can answer.
     """
 
@@ -77,6 +85,11 @@ class Limits:
     stop_texts: int = 16
     stop_characters: int = 1024
     texts: int = 2048
+    choices: int = 16
+    tools: int = 128
+    sound_s: float = 7200.0
+    kept_bytes: int = 64 << 20
+    prefix_bytes: int = 256 << 20
     lost_s: float = 30.0
 
 
@@ -84,10 +97,16 @@ class HttpError(VkmnnError):
     """An error response: a status, a code for programs, and a message for people."""
 
     def __init__(
-        self, status: int, code: str, message: str, headers: dict[str, str] | None = None
+        self,
+        status: int,
+        code: str,
+        message: str,
+        headers: dict[str, str] | None = None,
+        param: str | None = None,
     ) -> None:
         super().__init__(message)
         self.status = status
+        self.param = param
         self.code = code
         self.headers = headers or ({"Retry-After": "1"} if status in (429, 503) else {})
 
@@ -97,7 +116,7 @@ class HttpError(VkmnnError):
         if is_under(path, "/v2"):
             return {"error": message}
         kind = "server_error" if self.status >= 500 else "invalid_request_error"
-        return {"error": {"message": message, "type": kind, "code": self.code, "param": None}}
+        return {"error": {"message": message, "type": kind, "code": self.code, "param": self.param}}
 
     def response(self, path: str) -> JSONResponse:
         """Return the response to a request for this path."""
@@ -260,6 +279,18 @@ class Bodies:
         text = f"a body has {self._limits.body_bytes} bytes at most"
         return HttpError(413, "body_too_large", text)
 
+    async def object_of(self, request: Request) -> dict[str, Any]:
+        """Receive and parse the body of a request; raises as `received` and `read`.
+
+        Raises:
+            HttpError: also if arrays and objects are nested too deeply to be written again.
+        """
+        async with self.received(request) as body:
+            made = await self.read(body)
+            if body.count(b"[") + body.count(b"{") > MAX_DEPTH:
+                await self.aside(_check_depth, made)
+            return made
+
     async def read(self, body: bytes, values: int | None = None) -> dict[str, Any]:
         """Parse a body that has to be a JSON object.
 
@@ -297,6 +328,21 @@ def object_of(body: bytes, most: int) -> dict[str, Any]:
     return made
 
 
+def _check_depth(value: Any) -> None:
+    level = [value]
+    for _ in range(MAX_DEPTH):
+        level = [
+            inner
+            for one in level
+            for inner in (one.values() if isinstance(one, dict) else one)
+            if isinstance(inner, dict | list)
+        ]
+        if not level:
+            return
+    text = f"arrays and objects in the body are nested more than {MAX_DEPTH} deep"
+    raise HttpError(400, "too_deep", text)
+
+
 def _values(body: bytes) -> int:
     """Estimate the number of values in JSON without parsing it."""
     return body.count(b",") + _CONTAINER * (body.count(b"[") + body.count(b"{"))
@@ -324,5 +370,6 @@ def field(body: Any, name: str, kinds: tuple[type, ...], default: Any = None) ->
         return default
     if not isinstance(value, kinds) or (isinstance(value, bool) and bool not in kinds):
         wanted = " or ".join(kind.__name__ for kind in kinds)
-        raise HttpError(400, "invalid_type", f"'{name}' is not of the type {wanted}")
+        text = f"'{name}' is not of the type {wanted}"
+        raise HttpError(400, "invalid_type", text, param=name)
     return value

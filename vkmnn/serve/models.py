@@ -6,12 +6,14 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TypedDict, TypeVar
+from typing import Any, TypedDict, TypeVar
 
 from vkmnn import llm
 from vkmnn.errors import InvalidInputError, ModelFileError
 from vkmnn.inference_session import InferenceSession
 from vkmnn.llm.layout import read_layout
+from vkmnn.pipelines import Pipeline, pipeline
+from vkmnn.pipelines.guessing import said_by_folder
 from vkmnn.schedule_config import OnDeviceLost, OnOverflow, PrecisionName
 from vkmnn.serve.joining import Batching
 from vkmnn.serve.limits import HttpError
@@ -19,8 +21,11 @@ from vkmnn.serve.networks import Network
 from vkmnn.sources.locate import GGUF, locate
 from vkmnn.sources.names import title_of
 
-Model = llm.LanguageModel | llm.EmbeddingModel | Network
+Model = llm.LanguageModel | llm.EmbeddingModel | Network | Pipeline
 Kind = TypeVar("Kind")
+
+TASKS = ("automatic-speech-recognition", "text-classification", "text-to-image")
+"""Tasks whose folders are served by routes of their own, as `pipelines`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +58,7 @@ class Models:
     language: dict[str, llm.LanguageModel] = field(default_factory=dict)
     embedding: dict[str, llm.EmbeddingModel] = field(default_factory=dict)
     versions: dict[str, dict[str, Network]] = field(default_factory=dict)
+    pipelines: dict[str, Pipeline] = field(default_factory=dict)
 
     @property
     def networks(self) -> dict[str, Network]:
@@ -60,9 +66,14 @@ class Models:
         return {name: there[latest_of(there)] for name, there in self.versions.items()}
 
     @property
+    def spoken(self) -> dict[str, llm.LanguageModel | llm.EmbeddingModel | Pipeline]:
+        """The models that OpenAI's API serves, by their names."""
+        return {**self.language, **self.embedding, **self.pipelines}
+
+    @property
     def all(self) -> dict[str, Model]:
         """Every model by its name; networks in their latest version."""
-        return {**self.language, **self.embedding, **self.networks}
+        return {**self.language, **self.embedding, **self.networks, **self.pipelines}
 
     @property
     def names(self) -> list[str]:
@@ -72,7 +83,7 @@ class Models:
     @property
     def lost(self) -> list[str]:
         """The names of the models that cannot answer because their device is lost."""
-        return [name for name, model in self.all.items() if model.lost]
+        return [name for name, model in self.all.items() if getattr(model, "lost", False)]
 
     def language_model(self, name: object) -> tuple[str, llm.LanguageModel]:
         """Return a language model and its name; None selects the only one.
@@ -103,9 +114,14 @@ class Models:
         """Add a network."""
         self.versions.setdefault(network.name, {})[network.version] = network
 
+    def pipeline(self, name: object, task: str) -> tuple[str, Any]:
+        """Return a pipeline of a task and its name; as `language_model`."""
+        there = {key: one for key, one in self.pipelines.items() if one.task == task}
+        return _one(name, there, f"model for {task}")
+
     def close(self) -> None:
         """Release the device's memory."""
-        for model in (*self.language.values(), *self.embedding.values()):
+        for model in self.spoken.values():
             model.close()
         for there in self.versions.values():
             for network in there.values():
@@ -212,6 +228,10 @@ def _load(
             found.path, running.devices or [device], running.instances, options
         )
         models.add_network(Network(name, "1", sessions, running.batching))
+    elif (said := said_by_folder(found.path)) is not None and said.task in TASKS:
+        precision = options["precision"]
+        made = pipeline(said.task, str(found.path), device=device, precision=precision)
+        models.pipelines[name] = made
     elif read_layout(found.path, found.variant).kind == "embedding":
         encoder = llm.load_embedding(where, device, variant=variant, **options)
         models.embedding[name] = encoder

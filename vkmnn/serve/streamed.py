@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import AsyncIterator, Callable
+from typing import Any
 
 from starlette.responses import StreamingResponse
 from starlette.types import Receive, Scope, Send
@@ -33,3 +35,9 @@ class Streamed(StreamingResponse):
         finally:
             for call in self._done:
                 call()
+
+
+def events_of(data: Any, name: str | None = None) -> str:
+    """Return a server-sent event with JSON; `name` is its type."""
+    head = "" if name is None else f"event: {name}\n"
+    return f"{head}data: {json.dumps(data)}\n\n"

@@ -44,10 +44,12 @@ class Labels(Result[Label]):
 
     Attributes:
         scores: the scores of all classes, float32 [classes].
+        tokens: number of tokens of a text; 0 for an image.
     """
 
     columns = ("label", "score", "class")
     scores: Array
+    tokens = 0
 
     def rows(self) -> list[tuple[str, ...]]:
         """Return name, score and index of each."""

@@ -21,7 +21,7 @@ _FLAT = 16
 _RATES = (1_000, 768_000)
 
 
-def read_sound(source: Any, rate: int) -> Array:
+def read_sound(source: Any, rate: int, longest: float | None = None) -> Array:
     """Return a sound as float32 [samples] from -1 to 1, in one channel.
 
     Args:
@@ -29,13 +29,14 @@ def read_sound(source: Any, rate: int) -> Array:
             samples at `rate`; arrays have one axis, or channels last. Files other than .wav take
             the extra `audio`.
         rate: samples per second of the result.
+        longest: maximum seconds of a file, which are checked before it is decoded.
 
     Raises:
-        InvalidInputError: it cannot be read, is empty, or holds what is not finite.
+        InvalidInputError: it cannot be read, is empty, is too long, or holds what is not finite.
         MissingExtraError: soundfile is needed and not installed.
     """
     if isinstance(source, str | Path | bytes | bytearray):
-        samples, own = _read(source)
+        samples, own = _read(source, longest)
     elif isinstance(source, tuple) and len(source) == 2:
         samples, own = source
     else:
@@ -76,7 +77,7 @@ def _scaled(values: Array) -> Array:
     return np.asarray((values.astype(np.float32) - middle) / 2.0 ** (bits - 1), np.float32)
 
 
-def _read(source: str | Path | bytes | bytearray) -> tuple[Array, int]:
+def _read(source: str | Path | bytes | bytearray, longest: float | None) -> tuple[Array, int]:
     data: Any
     if isinstance(source, bytes | bytearray):
         name, data = "the sound", io.BytesIO(bytes(source))
@@ -86,7 +87,7 @@ def _read(source: str | Path | bytes | bytearray) -> tuple[Array, int]:
             raise InvalidInputError(f"no such file: {name}", hint="check the path")
     try:
         with wave.open(data, "rb") as file:
-            return _of_wave(file, name)
+            return _of_wave(file, name, longest)
     except (wave.Error, EOFError):  # another format, or a wav file of floats
         pass
     except OSError as error:
@@ -96,7 +97,7 @@ def _read(source: str | Path | bytes | bytearray) -> tuple[Array, int]:
     soundfile = need("soundfile", f"reading {name}", "audio")
     try:
         with soundfile.SoundFile(data) as file:
-            _check_size(file.frames * file.channels * 4, name)
+            _check_size(file.frames, file.channels, file.samplerate, name, longest)
             return np.asarray(file.read(dtype="float32")), int(file.samplerate)
     except (RuntimeError, OSError, ValueError) as error:
         raise InvalidInputError(
@@ -104,16 +105,18 @@ def _read(source: str | Path | bytes | bytearray) -> tuple[Array, int]:
         ) from error
 
 
-def _check_size(size: int, name: str) -> None:
-    if size > _MOST:
+def _check_size(frames: int, channels: int, rate: int, name: str, longest: float | None) -> None:
+    if longest is not None and frames > longest * rate:
+        raise InvalidInputError(f"{name} is longer than {longest:g} s", hint="cut it into parts")
+    if frames * channels * 4 > _MOST:
         raise InvalidInputError(
             f"{name} has more than {_MOST >> 20} MiB of samples", hint="cut it into parts"
         )
 
 
-def _of_wave(file: wave.Wave_read, name: str) -> tuple[Array, int]:
+def _of_wave(file: wave.Wave_read, name: str, longest: float | None) -> tuple[Array, int]:
     width, channels = file.getsampwidth(), file.getnchannels()
-    _check_size(file.getnframes() * channels * 4, name)
+    _check_size(file.getnframes(), channels, file.getframerate(), name, longest)
     data = file.readframes(file.getnframes())
     data = data[: len(data) // (width * channels) * width * channels]
     if width == 3:

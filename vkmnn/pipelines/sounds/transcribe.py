@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, ClassVar
 
 import numpy as np
@@ -96,29 +96,41 @@ class Transcribe(Pipeline):
             return [self._transcript(one, chosen) for one in inputs]
         return self._transcript(inputs, chosen)
 
+    def steps(self, inputs: Any, **settings: Any) -> Iterator[Transcript]:
+        """Yield the growing transcript of a sound after each part; as calling the pipeline.
+
+        Raises:
+            InvalidInputError: as calling the pipeline.
+        """
+        yield from self._growing(inputs, self.chosen(settings))
+
     def _transcript(self, source: Any, chosen: Settings) -> Transcript:
+        *_, made = self._growing(source, chosen)
+        return made
+
+    def _growing(self, source: Any, chosen: Settings) -> Iterator[Transcript]:
         samples = read_sound(source, RATE)
         window = round(self.model.seconds * RATE)
         prompt, language = self._prompt(samples[:window], chosen)
         most = max(self._longest - len(prompt), 1)
-        found: list[Segment] = []
+        made = Transcript([], language)
         start, end = 0, len(samples)
         while start < end and (start == 0 or end - start >= _LEAST * RATE):
             part = samples[start : start + window]
             step = len(part)
             if np.any(part):
-                made = self.model.guided(part, prompt, most, guide=self._rules.guide)
-                pieces, heard = pieces_of(made.tokens, self._rules.first, step / RATE)
+                told = self.model.guided(part, prompt, most, guide=self._rules.guide)
+                pieces, heard = pieces_of(told.tokens, self._rules.first, step / RATE)
                 if heard is not None and start + window < end:
                     step = max(round(heard * RATE), round(STEP * RATE))
                     pieces = [piece for piece in pieces if piece[0] < heard]
-                found += [
+                made.items += [
                     Segment(start / RATE + begin, min(start / RATE + stop, end / RATE), text)
                     for begin, stop, tokens in pieces
                     if (text := self.model.tokenizer.decode(tokens).strip())
                 ]
             start += step
-        return Transcript(found, language)
+            yield made
 
     def _prompt(self, samples: Array, chosen: Settings) -> tuple[list[int], str]:
         """Return the decoder's first tokens, and the language."""

@@ -60,6 +60,7 @@ class ClassifyText(TextPipeline[Labels]):
         items = [label_of(int(one), float(scores[one]), self._names) for one in best]
         made = Labels([one for one in items if one.score >= chosen["threshold"]])
         made.scores = scores
+        made.tokens = int(kept.sum())
         return made
 
     def _chosen_activation(self, classes: int) -> str:

@@ -61,13 +61,13 @@ class TextNetwork:
         """Return the inputs for a text, and a mask of the rows that belong to its tokens.
 
         Args:
-            text: the text.
-            truncate: cut off the end of a text that is too long.
+            text: the text; or a dictionary of two, `text` and `text_pair`, that belong together.
+            truncate: cut off the end of a text that is too long, and of the second of two.
 
         Raises:
             InvalidInputError: it is not a string, or has no tokens, or too many.
         """
-        tokens = self._tokens(text, truncate)
+        tokens, types = self._tokens(text, truncate)
         size = self._fixed or next(
             (n for n in LENGTHS if len(tokens) <= n <= (self.most or n)), len(tokens)
         )
@@ -77,28 +77,48 @@ class TextNetwork:
         values: Mapping[str, Any] = {
             TOKENS: np.array(tokens + [self._pad] * (size - len(tokens))),
             "attention_mask": kept,
-            "token_type_ids": np.zeros(size),
+            "token_type_ids": np.array(types + [0] * (size - len(types))),
             "position_ids": np.arange(size),
         }
         feeds = {arg.name: values[arg.name][None].astype(TYPES[arg.type]) for arg in self._inputs}
         return feeds, kept
 
-    def _tokens(self, text: Any, truncate: bool) -> list[int]:
+    def _tokens(self, text: Any, truncate: bool) -> tuple[list[int], list[int]]:
+        """Return tokens, and to which of two texts each belongs: 0 or 1."""
+        if isinstance(text, Mapping):
+            return self._pair_tokens(text, truncate)
         tokens = self.tokenizer.encode(text)
         if not tokens:
             raise InvalidInputError("a text is empty", hint="leave it out")
         if not self.most or len(tokens) <= self.most:
-            return tokens
+            return tokens, [0] * len(tokens)
         if not truncate:
-            raise TextTooLongError(
-                f"the text has {len(tokens)} tokens, and the model takes {self.most}",
-                "shorten it, or drop its end: truncate=True, --set truncate=true",
-            )
+            raise self._too_long(len(tokens))
         frame = self.tokenizer.encode("")  # special tokens before and after a text
         after = 0
         while after < len(frame) - 1 and frame[-after - 1] == tokens[-after - 1]:
             after += 1
-        return [*tokens[: self.most - after], *tokens[len(tokens) - after :]]
+        cut = [*tokens[: self.most - after], *tokens[len(tokens) - after :]]
+        return cut, [0] * len(cut)
+
+    def _pair_tokens(self, pair: Mapping[str, Any], truncate: bool) -> tuple[list[int], list[int]]:
+        if pair.keys() != {"text", "text_pair"}:
+            raise InvalidInputError(
+                "a pair of texts has other keys", hint='{"text": "…", "text_pair": "…"}'
+            )
+        tokens, types, second = self.tokenizer.encode_pair(pair["text"], pair["text_pair"])
+        over = len(tokens) - self.most if self.most else 0
+        if over > 0 and (not truncate or over >= len(second)):
+            raise self._too_long(len(tokens))
+        dropped = frozenset(second[len(second) - over :] if over > 0 else ())
+        places = [place for place in range(len(tokens)) if place not in dropped]
+        return [tokens[place] for place in places], [types[place] for place in places]
+
+    def _too_long(self, count: int) -> TextTooLongError:
+        return TextTooLongError(
+            f"the text has {count} tokens, and the model takes {self.most}",
+            "shorten it, or drop its end: truncate=True, --set truncate=true",
+        )
 
     def close(self) -> None:
         """Release device memory."""

@@ -1,8 +1,8 @@
-"""The process that runs chat templates, with limits on its memory and time.
+"""The process that runs chat templates or checks grammars, with limits on its memory and time.
 
-It runs as a file, with `-I -S` and the folders of jinja2 and markupsafe as arguments: it imports
-nothing of vkmnn and sees no environment variables. For each conversation, it reads a line of JSON
-and writes one.
+It runs as a file, with `-I -S` and the folders of the packages that it needs as arguments: it
+imports nothing of vkmnn and sees no environment variables. For each request, it reads a line of
+JSON and writes one.
 """
 
 from __future__ import annotations
@@ -11,7 +11,9 @@ import importlib
 import json
 import signal
 import sys
+import threading
 import time
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from datetime import datetime
 from typing import Any
@@ -111,31 +113,72 @@ def allow(seconds: int) -> None:
         resource.setrlimit(resource.RLIMIT_CPU, (int(time.process_time()) + seconds + 1, hard))
 
 
-def answer(writer: Writer | None, asked: dict[str, Any]) -> tuple[Writer | None, dict[str, Any]]:
-    """Render a conversation; return the compiled template, for the next one, and the answer."""
-    try:
-        if writer is None or writer.source != asked["template"]:
-            writer = Writer(asked["template"])
-        return writer, writer.write(asked["variables"], asked["most"])
-    except RefusedError as error:
-        return writer, {"refused": str(error)}
-    except Exception as error:  # noqa: BLE001 - a template may raise anything
-        return writer, {"failed": f"{type(error).__name__}: {str(error)[:1000]}"}
+Answer = Callable[[dict[str, Any]], dict[str, Any]]
+
+
+def write_conversations() -> Answer:
+    """Prepare jinja2; return what renders conversations, and keeps the compiled template."""
+    for late in ("jinja2.constants", "jinja2.ext"):
+        importlib.import_module(late)
+    kept: list[Writer] = []
+
+    def answer(asked: dict[str, Any]) -> dict[str, Any]:
+        try:
+            if not kept or kept[0].source != asked["template"]:
+                kept[:] = [Writer(asked["template"])]
+            return kept[0].write(asked["variables"], asked["most"])
+        except RefusedError as error:
+            return {"refused": str(error)}
+
+    answer({"template": _WARM_UP, "variables": {}, "most": 99})
+    return answer
+
+
+_STACK_BYTES = 1 << 20
+"""Stack on which grammars are checked: less than that of any thread that compiles them later."""
+
+
+def check_grammars() -> Answer:
+    """Prepare llguidance; return what checks a grammar, and answers with `refused` if it is bad."""
+    llguidance: Any = importlib.import_module("llguidance")
+    threading.stack_size(_STACK_BYTES)
+
+    def answer(asked: dict[str, Any]) -> dict[str, Any]:
+        told: list[tuple[bool, list[str]]] = []
+        limits = llguidance.LLParserLimits(**asked["limits"])
+
+        def check() -> None:
+            check = llguidance.LLMatcher.validate_grammar_with_warnings
+            told.append(check(asked["grammar"], None, limits=limits))
+
+        thread = threading.Thread(target=check)
+        thread.start()
+        thread.join()
+        wrong, messages = told[0]
+        return {"refused": messages[0][:1000]} if wrong else {"text": ""}
+
+    return answer
+
+
+WORK: Mapping[str, Callable[[], Answer]] = {
+    "chat templates": write_conversations,
+    "grammars": check_grammars,
+}
 
 
 def main() -> None:
     """Answer until the pipe is closed."""
-    memory, seconds, *folders = sys.argv[1:]
+    work, memory, seconds, *folders = sys.argv[1:]
     sys.path += folders
-    for late in ("jinja2.constants", "jinja2.ext"):
-        importlib.import_module(late)
-    answer(None, {"template": _WARM_UP, "variables": {}, "most": 99})
+    answer = WORK[work]()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent
     bound(int(memory))
-    writer = None
     for line in sys.stdin.buffer:
         allow(int(seconds))
-        writer, told = answer(writer, json.loads(line))
+        try:
+            told = answer(json.loads(line))
+        except Exception as error:  # noqa: BLE001 - a template may raise anything
+            told = {"failed": f"{type(error).__name__}: {str(error)[:1000]}"}
         sys.stdout.buffer.write(json.dumps(told).encode() + b"\n")
         sys.stdout.buffer.flush()
 
