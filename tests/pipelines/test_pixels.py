@@ -45,6 +45,23 @@ def test_classes_of_pixels(tmp_path: Path, street: Path, integer: bool) -> None:
     assert drawn.shape == (120, 200, 3)
 
 
+@pytest.mark.parametrize("last", [False, True])
+@pytest.mark.parametrize(("rows", "columns"), [(32, 24), (96, 128)])
+def test_many_classes_of_images_that_are_not_square(
+    tmp_path: Path, street: Path, rows: int, columns: int, last: bool
+) -> None:
+    logits = np.full((1, 150, rows, columns), -4, np.float32)
+    logits[:, 140, : rows // 2] = logits[:, 7, rows // 2 :] = 4
+    if last:
+        logits = logits.transpose(0, 2, 3, 1)
+    path = canned(tmp_path / "m.onnx", {"logits": logits}, (1, 3, rows * 2, columns * 2))
+    with vkmnn.pipeline("segment", path, device="cpu", tell=list) as pipe:
+        found = pipe(street).classes
+    assert found.shape == (120, 200)
+    assert (found[:58] == 140).all()
+    assert (found[62:] == 7).all()
+
+
 def test_masks_of_queries(tmp_path: Path, street: Path) -> None:
     classes = np.full((1, 4, 3), -9, np.float32)
     classes[0, :, 2] = 9  # no object

@@ -98,7 +98,7 @@ def test_resizing_on_the_device(tmp_path: Path, name: str, device: str) -> None:
         resized = outputs_of(path, made, "device", device, pixels)
         assert resized.shape == want.shape
         assert np.abs(resized - want).max() <= 1.5 * step
-        assert np.abs(resized - want).mean() <= 0.3 * step
+        assert np.abs(resized - want).mean() <= 0.03 * step  # rounded between passes, as in PIL
 
 
 def test_letterboxes_on_the_device(tmp_path: Path) -> None:

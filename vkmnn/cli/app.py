@@ -283,7 +283,7 @@ TaskOption = Annotated[
     typer.Option(
         "--task",
         help="For images: classify, detect, segment, pose, depth, upscale, ocr, … For sounds and "
-        "text: transcribe, vad, classify-text, translate, … Default: detected from the model.",
+        "text: transcribe, speak, vad, classify-text, translate, paint, … Default: detected.",
     ),
 ]
 LabelsOption = Annotated[

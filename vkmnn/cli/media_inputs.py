@@ -123,7 +123,7 @@ def said_on(model: str, task: str | None) -> str | None:
 
     if task is None:
         path = local_model(model)
-        said = said_by_folder(path if path.is_dir() else path.parent)
+        said = said_by_folder(path) or said_by_folder(path.parent)
         task = said.task if said is not None else None
     return None if task in (None, "auto") else task_of(str(task)).on
 

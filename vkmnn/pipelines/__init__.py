@@ -13,6 +13,7 @@ from vkmnn.pipelines.results.maps import Depth, Embedding, Enlarged, Matte
 from vkmnn.pipelines.results.masks import Mask, Masks
 from vkmnn.pipelines.results.result import Result
 from vkmnn.pipelines.results.sounds import Segment, Segments, Transcript
+from vkmnn.pipelines.results.speech import Speech
 from vkmnn.pipelines.results.text_lines import TextLine, TextLines
 from vkmnn.pipelines.results.texts import Written
 from vkmnn.pipelines.tasks import TASKS, Task, pipeline, task_of
@@ -39,6 +40,7 @@ __all__ = [
     "Result",
     "Segment",
     "Segments",
+    "Speech",
     "Task",
     "TextLine",
     "TextLines",

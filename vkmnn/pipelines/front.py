@@ -105,13 +105,13 @@ def _placed(scope: Scope, value: str, processor: ImageProcessor) -> str:
     attributes: dict[str, Any] = {"cubic_coeff_a": _CUBIC} if mode == "cubic" else {}
     if mode == "nearest":
         attributes = {"nearest_mode": "round_prefer_ceil"}
-    made = _node(scope, "Resize", [made, "", "", SIZES], mode=mode, antialias=smooth,
-                 exclude_outside=smooth, **attributes)  # fmt: skip
     limits = [scope.constant(np.array(one, np.float32)) for one in (0, 255)]
-    made = _node(scope, "Clip", [made, *limits])
-    made = _node(
-        scope, "Floor", [_node(scope, "Add", [made, scope.constant(np.array(0.5, np.float32))])]
-    )
+    half = scope.constant(np.array(0.5, np.float32))
+    for sizes in (_wide(scope, made), SIZES) if smooth else (SIZES,):
+        made = _node(scope, "Resize", [made, "", "", sizes], mode=mode, antialias=smooth,
+                     exclude_outside=smooth, **attributes)  # fmt: skip
+        made = _node(scope, "Clip", [made, *limits])
+        made = _node(scope, "Floor", [_node(scope, "Add", [made, half])])
     made = _node(scope, "Transpose", [made], perm=[0, 2, 3, 1])
     starts, ends = (
         _node(scope, "Gather", [CUTS, scope.constant(np.array(one, np.int64))], axis=0)
@@ -123,6 +123,13 @@ def _placed(scope: Scope, value: str, processor: ImageProcessor) -> str:
     fill = scope.constant(np.array(processor.fill, np.float32))
     padded = _node(scope, "Pad", [_node(scope, "Sub", [made, fill]), PADS])
     return _node(scope, "Add", [padded, fill])
+
+
+def _wide(scope: Scope, value: str) -> str:
+    """Return the size of an image after a resize of its columns: PIL rounds between the passes."""
+    shape = _node(scope, "Shape", [value], INT64)
+    columns = scope.constant(np.array([False, False, False, True]))
+    return _node(scope, "Where", [columns, SIZES, shape], INT64)
 
 
 def placing_feeds(placed: Placed, channels: int) -> dict[str, Array]:

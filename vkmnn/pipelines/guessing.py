@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from vkmnn.base.config_file import read_text
+from vkmnn.base.config_file import read_config, read_text
 from vkmnn.errors import InvalidInputError, ModelFileError
 from vkmnn.pipelines.description import Description, describe
 from vkmnn.pipelines.networks import Loaded
@@ -45,6 +45,7 @@ ARCHITECTURES: Sequence[tuple[str, str]] = (
         (f"{kind}ForConditionalGeneration", "text2text-generation")
         for kind in ("T5", "Bart", "Pegasus", "LongT5", "BlenderbotSmall", "Blenderbot")
     ),
+    ("VitsModel", "text-to-speech"),
     ("WhisperForConditionalGeneration", "automatic-speech-recognition"),
 )
 """Tasks by the suffixes of names in `architectures` of config.json."""
@@ -56,6 +57,7 @@ CARD_TAGS: Mapping[str, str] = {
     "depth-estimation": "depth-estimation",
     "image-to-image": "image-to-image",
     "text-to-image": "text-to-image",
+    "text-to-speech": "text-to-speech",
     "mask-generation": "mask-generation",
     "keypoint-detection": "pose-estimation",
     "image-feature-extraction": "image-feature-extraction",
@@ -89,16 +91,27 @@ class UnknownTaskError(InvalidInputError):
 
 
 def said_by_folder(model: Any) -> Guess | None:
-    """Return the task that the files of a folder name; None where there is no folder.
+    """Return the task that a folder's files name, or the file beside a voice; else None.
 
     Raises:
         ModelFileError: one of the files is damaged.
     """
-    if not isinstance(model, str | Path) or not Path(model).is_dir():
+    if not isinstance(model, str | Path):
         return None
+    if not Path(model).is_dir():
+        voice = voice_file(Path(model))
+        return None if voice is None else Guess("text-to-speech", str(voice), True)
     if is_painter(model):
         return Guess("text-to-image", str(Path(model) / INDEX), True)
     return _said(describe(Path(model), {}))
+
+
+def voice_file(path: Path) -> Path | None:
+    """Return the description of one of piper's voices, NAME.onnx.json; None for other networks."""
+    beside = path.with_name(f"{path.name}.json")
+    if path.suffix != ".onnx" or not beside.is_file():
+        return None
+    return beside if "phoneme_id_map" in read_config(beside) else None
 
 
 def is_painter(model: Any) -> bool:

@@ -181,6 +181,25 @@ def is_flag(name: str, value: Any) -> bool:
     return value
 
 
+def real_from(least: float, most: float) -> Check:
+    """Return a check for numbers in a range."""
+
+    def check(name: str, value: Any) -> float:
+        number = isinstance(value, int | float) and not isinstance(value, bool)
+        if not number or not least <= value <= most:
+            raise InvalidInputError(f"{name}={value!r} is not a number from {least:g} to {most:g}")
+        return float(value)
+
+    return check
+
+
+def check_seed(name: str, value: Any) -> int:
+    """Return the seed of a random number generator, 0 or more."""
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 1 << 63:
+        raise InvalidInputError(f"{name}={value!r} is not a non-negative integer")
+    return value
+
+
 def _labels(name: str, value: Any) -> Any:
     if isinstance(value, str | Path):
         return value

@@ -86,6 +86,8 @@ TASKS: Sequence[Task] = (
          "a text that answers one", "text"),
     Task("text-to-image", ("paint",), "vkmnn.pipelines.diffusion.paint", "TextToImage", "folder",
          "an image for a text", "text"),
+    Task("text-to-speech", ("speak", "tts", "text-to-audio"), f"{_SOUNDS}.speak", "Speak",
+         "folder", "a text spoken", "text"),
     Task("automatic-speech-recognition", ("transcribe", "asr", "speech-to-text"),
          f"{_SOUNDS}.transcribe", "Transcribe", "folder", "what is said, and when", "sound"),
     Task("voice-activity-detection", ("vad",), f"{_SOUNDS}.activity", "VoiceActivity", "network",

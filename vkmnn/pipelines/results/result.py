@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
+import wave
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
 import numpy as np
 
-from vkmnn.base.media import PICTURES
+from vkmnn.base.extras import need
+from vkmnn.base.media import PICTURES, SOUNDS
 from vkmnn.base.whole_files import replacing
 from vkmnn.errors import InvalidInputError, plural
 from vkmnn.pipelines.arrays import Array
@@ -81,6 +83,10 @@ class Result(Generic[T_co]):
         """Return it as a file of subtitles; raises ValueError if it has no times."""
         raise ValueError(f"{type(self).__name__} has no times for '{suffix}'")
 
+    def sound(self) -> tuple[Array, int]:
+        """Return its samples and their rate; raises ValueError if it is no sound."""
+        raise ValueError(f"{type(self).__name__} is no sound")
+
     def draw(self) -> Image.Image:
         """Return the image with the items drawn on it.
 
@@ -90,7 +96,7 @@ class Result(Generic[T_co]):
         raise InvalidInputError(f"{type(self).__name__} cannot be drawn", hint="save it as .json")
 
     def save(self, path: str | Path) -> Path:
-        """Save the result by suffix: an image, .json, .npz or .txt; speech as .srt or .vtt too.
+        """Save the result by suffix: an image, .json, .npz, .txt; .wav; .srt or .vtt.
 
         Returns:
             The path.
@@ -151,10 +157,31 @@ def _save_subtitles(result: Result[Any], path: Path) -> None:
         file.write(made.encode())
 
 
+def _save_sound(result: Result[Any], path: Path) -> None:
+    samples, rate = result.sound()
+    whole = np.rint(np.clip(samples, -1, 1) * 32767).astype("<i2")
+    if path.suffix.lower() != ".wav":
+        soundfile = need("soundfile", f"writing '{path.name}'", "audio")
+        kind = path.suffix.lower().removeprefix(".").upper()
+        kind, subtype = ("OGG", "OPUS") if kind == "OPUS" else (kind, None)
+        try:
+            with replacing(path) as file:
+                soundfile.write(file, whole, rate, format=kind, subtype=subtype)
+        except RuntimeError as error:
+            raise ValueError(str(error)) from error
+        return
+    with replacing(path) as file, wave.open(file, "wb") as made:
+        made.setnchannels(1)
+        made.setsampwidth(2)
+        made.setframerate(rate)
+        made.writeframes(whole.tobytes())
+
+
 Saver = Callable[[Result[Any], Path], None]
 
 SAVERS: Mapping[str, Saver] = {
     **dict.fromkeys(PICTURES, _save_picture),
+    **dict.fromkeys(SOUNDS, _save_sound),
     ".json": _save_json,
     ".npz": _save_arrays,
     ".txt": _save_text,
@@ -173,6 +200,7 @@ def saver_of(path: Path) -> Saver:
     if found is None:
         raise InvalidInputError(
             f"results are not saved as '{path.suffix or path.name}'",
-            hint="end the name in .png, .jpg, .json, .npz or .txt; .srt or .vtt for speech",
+            hint="end the name in .png, .jpg, .json, .npz or .txt; .srt or .vtt for transcripts; "
+            ".wav for speech",
         )
     return found

@@ -12,7 +12,7 @@ from vkmnn.pipelines.arrays import Array
 from vkmnn.pipelines.base import PicturePipeline, Pipeline, Settings
 from vkmnn.pipelines.heads.candidates import Candidates, sigmoid, softmax
 from vkmnn.pipelines.heads.coco import BY_COUNT, VOC
-from vkmnn.pipelines.heads.signature import computed_outputs, is_channels_last
+from vkmnn.pipelines.heads.signature import computed_outputs
 from vkmnn.pipelines.image_processor import IMAGENET_MEAN, IMAGENET_STD, ImageProcessor
 from vkmnn.pipelines.networks import Loaded
 from vkmnn.pipelines.options import Options
@@ -93,7 +93,7 @@ class Segment(PicturePipeline[Masks]):
         chosen: Settings,
     ) -> list[Masks]:
         """Return the classes in each image, the largest first."""
-        logits, is_map = self._logits(outputs)
+        logits, is_map = self._logits(outputs, placed[0].canvas)
         if self._names is None:
             classes = int(logits.max()) + 1 if is_map else logits.shape[1]
             self._names = self.names(classes, {} if is_map else _SETS)
@@ -113,7 +113,7 @@ class Segment(PicturePipeline[Masks]):
             made.append(found)
         return made
 
-    def _logits(self, outputs: Mapping[str, Array]) -> tuple[Array, bool]:
+    def _logits(self, outputs: Mapping[str, Array], canvas: tuple[int, int]) -> tuple[Array, bool]:
         """Return scores [n, classes, rows, columns], or classes [n, rows, columns] and True."""
         queries = _by_queries(outputs)
         if queries is not None:
@@ -129,12 +129,19 @@ class Segment(PicturePipeline[Masks]):
         array = (named or ranked)[0]
         if array.dtype.kind in "iu" or array.ndim == 3:
             return array.reshape(len(array), *array.shape[-2:]), True
-        if is_channels_last(array.shape):
-            array = array.transpose(0, 3, 1, 2)  # channels last
+        if _ends_in_classes(array.shape, canvas):
+            array = array.transpose(0, 3, 1, 2)
         if array.shape[1] == 1:
             chance = sigmoid(array) if array.min() < 0 or array.max() > 1 else array
             array = np.concatenate([1 - chance, chance], 1)
         return array.astype(np.float32), False
+
+
+def _ends_in_classes(shape: Sequence[int], canvas: tuple[int, int]) -> bool:
+    """Return whether the last axis of a map has the classes: by the input's shape, else by size."""
+    first, last = (rows * canvas[1] == columns * canvas[0]
+                   for rows, columns in (shape[2:4], shape[1:3]))  # fmt: skip
+    return last if first != last else shape[3] < min(shape[1:3]) and shape[1] > 64
 
 
 def _best(logits: Array) -> tuple[Array, Array]:
