@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 import vkmnn
 from tests.cli.conftest import Cli, cli
+from tests.device_infos import LARGE_GPU
 from tests.onnxruntime_oracle import open_oracle
 from tests.pipelines.networks import classifier
 from vkmnn.errors import InvalidInputError
@@ -589,3 +591,27 @@ def test_advice(tmp_path: Path, glyphs: tuple[Array, Array]) -> None:
     assert advice_for(deep, Scheme(), *sizes, lost, True) == ""  # random inputs say little
     little = advice_for(deep, Scheme(), sizes[0], sizes[0], Measured(()), True)
     assert "most of them cannot be packed" in little
+
+
+@pytest.mark.parametrize(
+    ("features", "activations", "device", "said"),
+    [
+        ((), "uint8", "auto", True),
+        (("integer_dot_accelerated",), "uint8", "auto", False),
+        ((), None, "auto", False),
+        ((), "uint8", "cpu", False),
+    ],
+)
+def test_advice_on_devices_without_integer_dots(
+    features: tuple[str, ...],
+    activations: str | None,
+    device: str,
+    said: bool,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from vkmnn.quantization.advice import advice_for_device
+
+    info = replace(LARGE_GPU, features=frozenset(features))
+    monkeypatch.setattr("vkmnn.quantization.advice.enumerate_devices", lambda: [info])
+    advice = advice_for_device(activations, device)
+    assert ("large GPU has no instructions for integer dot products" in advice) is said

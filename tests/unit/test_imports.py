@@ -110,7 +110,7 @@ ALLOWED: dict[str, set[str]] = {
     },
     "quantization": {  # onnxruntime's tools; samples by pipelines, and language models
         *("errors", "ir", "converter", "arguments", "inference_session", "sources"),
-        *("host", "opening", "llm", "pipelines"),
+        *("host", "opening", "llm", "pipelines", "runtime", "vulkan"),
     },
     "batch": {"errors", "ir", "runtime", "inference_session", "pipelines"},  # many items
     "bench": {"errors", "ir", "runtime", "host"},

@@ -159,31 +159,11 @@ def _of_network(
         if options["activations"] is None:
             note("activations stay in float; --activations uint8 quantises them by these samples")
     random = options["calibration"] is None and (options["compare"] or options["sensitivity"])
-    advice = _of_device(options)
-    if advice:
-        note(advice)
     return {
         "sizes": _shapes(model, sizes, told=random) if random or sizes else {},
         "options": parsed_options(tasks),
         "profile": _PROFILE if options["target"] else None,
     }
-
-
-def _of_device(options: Mapping[str, Any]) -> str:
-    """Say where 8-bit activations do not make a network faster."""
-    from vkmnn.opening.device import CPU_DEVICE
-    from vkmnn.runtime.device import enumerate_devices
-    from vkmnn.vulkan.device_rules import has_fast_dots, is_gpu
-
-    if options["activations"] is None or options["device"] == CPU_DEVICE:
-        return ""
-    slow = [info.name for info in enumerate_devices() if is_gpu(info) and not has_fast_dots(info)]
-    if not slow:
-        return ""
-    return (
-        f"{slow[0]} has no instructions for integer dot products: 8-bit activations do not make "
-        "the network faster there; weights alone (without --activations) take as little memory"
-    )
 
 
 def _folder(model: Path) -> InvalidInputError:

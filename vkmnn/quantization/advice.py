@@ -11,10 +11,12 @@ from typing import TYPE_CHECKING
 from vkmnn.base.budget import size_text
 from vkmnn.converter.front_end import FRONT_ENDS
 from vkmnn.errors import InvalidInputError, plural
-from vkmnn.opening import front_end_of, load_network
+from vkmnn.opening import CPU_DEVICE, front_end_of, load_network
 from vkmnn.quantization.model import graphs_of
 from vkmnn.quantization.report import Measured, Size
 from vkmnn.quantization.scheme import Scheme
+from vkmnn.runtime.device import enumerate_devices
+from vkmnn.vulkan.device_rules import has_fast_dots, is_gpu
 
 if TYPE_CHECKING:
     import onnx
@@ -125,6 +127,24 @@ def advice_for(
         "" if made_up else _of_accuracy(proto, scheme, measured),
     ]
     return "; ".join(one for one in found if one)
+
+
+def advice_for_device(activations: str | None, device: str | int) -> str:
+    """Say where 8-bit activations do not make a network faster; "" if they do.
+
+    Args:
+        activations: their type, if they are quantised.
+        device: the device that runs the network, as callers name it.
+    """
+    if activations is None or device == CPU_DEVICE:
+        return ""
+    slow = [info.name for info in enumerate_devices() if is_gpu(info) and not has_fast_dots(info)]
+    if not slow:
+        return ""
+    return (
+        f"{slow[0]} has no instructions for integer dot products: 8-bit activations do not make "
+        "the network faster there; weights alone (without --activations) take as little memory"
+    )
 
 
 def _of_convolutions(proto: onnx.ModelProto, scheme: Scheme, after: Mapping[str, Size]) -> str:

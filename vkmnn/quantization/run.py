@@ -23,7 +23,12 @@ from vkmnn.quantization import model as models
 from vkmnn.quantization import sensitivity as sensitivities
 from vkmnn.quantization import tools
 from vkmnn.quantization.accuracy import Reference, on_device
-from vkmnn.quantization.advice import advice_for, refuse_formats, refuse_quantized
+from vkmnn.quantization.advice import (
+    advice_for,
+    advice_for_device,
+    refuse_formats,
+    refuse_quantized,
+)
 from vkmnn.quantization.blocks import plain_pack
 from vkmnn.quantization.calibration import Calibration, Sample, Sizes, random_sample
 from vkmnn.quantization.candidates import Candidate, Quantiser, StaticQuantiser, WeightQuantiser
@@ -280,6 +285,10 @@ class _Job:
                 file.replace(self.path.with_name(file.name))
         after = _sizes(chosen.proto)
         correct = measured.correct, measured.correct_before
+        advice = (
+            advice_for(chosen.proto, self.scheme, before, after, measured, made_up),
+            advice_for_device(self.scheme.activations, self.device),
+        )
         return Quantized(
             path=self.path,
             files=tuple(self.path.with_name(file.name) for file in reversed(files)),
@@ -290,7 +299,7 @@ class _Job:
             accuracy=measured.outputs,
             samples=len(compared),
             made_up=made_up,
-            advice=advice_for(chosen.proto, self.scheme, before, after, measured, made_up),
+            advice="; ".join(one for one in advice if one),
             correct=None if None in correct else correct,  # type: ignore[arg-type]
             sensitivity=tuple(ranked),
             reached=reached,
