@@ -174,6 +174,18 @@ def test_options_of_preprocessing_reach_the_pipeline(tmp_path: Path, pictures: P
         assert [one[0] for one in samples.labels or ()] == [1] * 5 + [0] * 5
 
 
+def test_networks_that_run_in_tiles_get_one(tmp_path: Path, pictures: Path) -> None:
+    constants = {"w": weight(np.random.default_rng(0), 3, 3, 3, 3)}
+    model = model_of(
+        tmp_path / "up.onnx", [node("Conv", "x w", "y", pads=[1] * 4)], constants,
+        ["N", 3, "H", "W"],
+    )  # fmt: skip
+    how = reading(model, [], task="upscale", options={"tile": 16})
+    with open_samples(pictures, how) as samples:
+        assert samples[0]["x"].shape == (1, 3, 16, 16)
+        assert np.ptp(samples[0]["x"]) > 0.5
+
+
 def test_the_number_of_samples_and_their_memory_are_bounded(
     tmp_path: Path, pictures: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -129,6 +129,7 @@ def quantize(
     stored = {"weights": weights, "block": block, "symmetric": symmetric, "method": method}
     scheme = _scheme({**stored, "activations": activations, "per_channel": per_channel}, exclude)
     report, hear = progress or _say_nothing, tell or _hear_nothing
+    samples = checked_number(samples, "samples", 1)
     model = task_model(model)
     if isinstance(model, str | Path) and is_language_model(Path(model)):
         text = _text_of(scheme, calibration, target, sensitivity)
@@ -141,10 +142,8 @@ def quantize(
     tools.need_tools()
     model = model_file(model)
     proto = _loaded(model, scheme)
-    reading = Reading(
-        model, models.inputs_of(proto), checked_number(samples, "samples", 1), task, options or {},
-        device, job.note,
-    )  # fmt: skip
+    inputs = models.inputs_of(proto)
+    reading = Reading(model, inputs, samples, task, options or {}, device, job.note)
     if external_data is None:
         external_data = models.has_external_data(model)
     if external_data or models.is_large(proto):
