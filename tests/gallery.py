@@ -14,7 +14,6 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import onnx
@@ -27,6 +26,7 @@ from tests.model.yolov5s import yolov5s
 from tests.networks.page import WRITTEN
 from tests.pipelines.networks import Array
 from tests.tutorials import ROOT, command, working_in
+from vkmnn.host.sessions import session_options
 
 PAGE = ROOT / "docs" / "gallery.md"
 PICTURES = ROOT / "docs" / "images" / "gallery"
@@ -168,7 +168,9 @@ def figures(name: str, model: onnx.ModelProto, feeds: Mapping[str, Array]) -> tu
     import vkmnn
 
     data = model.SerializeToString()
-    peer: Any = onnxruntime.InferenceSession(data, providers=["CPUExecutionProvider"])
+    peer: Any = onnxruntime.InferenceSession(
+        data, session_options(), providers=["CPUExecutionProvider"]
+    )
     with vkmnn.InferenceSession(data) as session:
         session.run(None, feeds)
         before = session.counters()["commands"]
