@@ -182,7 +182,16 @@ def test_costly_schemas_take_bounded_time(schema: Any, model: LanguageModel) -> 
     assert time.process_time() - start < 30
 
 
-def test_what_is_not_supported_is_named() -> None:
+def test_what_is_not_supported_is_named(model: LanguageModel) -> None:
+    many = {f"name {n}": {"type": "string"} for n in range(2500)}
+    many_grammar = Grammar.schema({"type": "object", "properties": many})
+    with pytest.raises(InvalidInputError, match="the JSON schema cannot be followed"):
+        model.generate("x", 9, grammar=many_grammar)
+    for make in (Grammar.regex, Grammar.lark):
+        with pytest.raises(InvalidInputError, match="16384 characters at most"):
+            make("a" * 20_000)
+        with pytest.raises(InvalidInputError, match="is not supported"):
+            check(make("(" * 9000))
     with pytest.raises(InvalidInputError, match=r'the JSON schema is not supported: .*"not"'):
         check(Grammar.schema({"not": {}}))
     with pytest.raises(InvalidInputError, match="more than 64 deep"):
