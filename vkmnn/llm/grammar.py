@@ -107,7 +107,7 @@ class Grammar:
         return lark(source, "grammar")
 
 
-def _check_length(source: str, what: str) -> None:
+def _check_length(source: Any, what: str) -> None:
     if not isinstance(source, str) or len(source) > MAX_SOURCE:
         raise InvalidInputError(f"the {what} is a text of {MAX_SOURCE} characters at most")
 
