@@ -300,7 +300,7 @@ def _kept(asked: Asked) -> frozenset[int]:
     style = asked.tools.style
     marks = f"{style.begin} {style.end} {style.args_mark}"
     special = asked.model.tokenizer.special
-    return frozenset(number for name, number in special.items() if name in marks)
+    return frozenset(number for name, number in special.items() if name and name in marks)
 
 
 def _reader(tools: Tools | None) -> CallReader | None:
