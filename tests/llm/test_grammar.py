@@ -182,7 +182,16 @@ def test_costly_schemas_take_bounded_time(schema: Any, model: LanguageModel) -> 
     assert time.process_time() - start < 30
 
 
-def test_what_is_not_supported_is_named() -> None:
+def test_what_is_not_supported_is_named(model: LanguageModel) -> None:
+    many = {f"name {n}": {"type": "string"} for n in range(2500)}
+    many_grammar = Grammar.schema({"type": "object", "properties": many})
+    with pytest.raises(InvalidInputError, match="the JSON schema cannot be followed"):
+        model.generate("x", 9, grammar=many_grammar)
+    for make in (Grammar.regex, Grammar.lark):
+        with pytest.raises(InvalidInputError, match="16384 characters at most"):
+            make("a" * 20_000)
+        with pytest.raises(InvalidInputError, match="is not supported"):
+            check(make("(" * 9000))
     with pytest.raises(InvalidInputError, match=r'the JSON schema is not supported: .*"not"'):
         check(Grammar.schema({"not": {}}))
     with pytest.raises(InvalidInputError, match="more than 64 deep"):
@@ -229,6 +238,7 @@ CALLS = [
     (LIST, '[TOOL_CALLS] [{"name": "f", "arguments": {"a": 1}}, {"name": "g", "arguments": {}}]',
      [("f", '{"a": 1}'), ("g", "{}")]),
     (NAMED, '[TOOL_CALLS]f[ARGS]{"a": 1}[TOOL_CALLS]g[ARGS]{}', [("f", '{"a": 1}'), ("g", "{}")]),
+    (NAMED, '[TOOL_CALLS]f[CALL_ID]x1y2[ARGS]{"a": 1}', [("f", '{"a": 1}')]),
     (NAMED, '[TOOL_CALLS]h[ARGS]{"a": 1}', ['[TOOL_CALLS]h[ARGS]{"a": 1}']),
     (PHI, '<|tool_call|>[{"name": "f", "arguments": {}}]<|/tool_call|>', [("f", "{}")]),
     (GRANITE, '<|tool_call|>[{"name": "f", "arguments": {}}]', [("f", "{}")]),
@@ -317,3 +327,13 @@ def test_calls_are_right_once_they_have_begun(
         assert not follows(f'{text}{begin}{opening}{{"a": ', "2")
         assert follows(f'{text}{begin}{opening}{{"a": ', "1")
         assert follows(f'{text}{begin}{opening}{{"a": 1}}{rest}{closing}', "end")
+
+
+def test_marks_that_are_special_tokens_stay_so() -> None:
+    functions = [{"name": "f"}]
+    special = {"": 0, "[TOOL_CALLS]": 3, "[ARGS]": 5}
+    for make in (calls_grammar, free_grammar):
+        text = make(NAMED, functions, special, True).text
+        assert "<[3]>" in text
+        assert '\\"f\\" <[5]> a0' in text
+        assert "TOOL_CALLS" not in text

@@ -280,6 +280,9 @@ def test_formats(stream: bool, client: Any) -> None:
         ({"tool_choice": "required"}, "invalid_tools", "tool_choice"),
         ({"tools": [{"type": "function", "function": {"name": "f", "parameters": {"if": {}}}}],
           "tool_choice": "required"}, "invalid_schema", "tools"),
+        ({"messages": [{"role": "user", "content": "x " * 2000}]}, "context_length_exceeded",
+         "messages"),
+        ({"model": None}, "missing_model", "model"),
         ({"n": 0}, "invalid_value", "n"), ({"n": 10**9}, "invalid_value", "n"),
         ({"n": True}, "invalid_type", "n"), ({"best_of": 4}, "unsupported_field", "best_of"),
         ({"top_logprobs": 3}, "invalid_value", "top_logprobs"),
@@ -323,7 +326,8 @@ def test_deep_json_is_refused(server: Served) -> None:
     call = {"id": "c", "type": "function", "function": {"name": "f", "arguments": "[" * 90_000}}
     talk = [*MESSAGES, {"role": "assistant", "tool_calls": [call]}]
     answer = server.http.post("/v1/chat/completions", json={"model": "plain", "messages": talk})
-    assert answer.json()["error"]["code"] == "context_length_exceeded"
+    error = answer.json()["error"]
+    assert (error["code"], error["param"]) == ("context_length_exceeded", "messages")
 
 
 # --- responses -----------------------------------------------------------------------------------

@@ -98,6 +98,30 @@ def test_nothing_slows_a_long_prompt_alone() -> None:
     assert told[-1][2] == 10 * 100 + 5
 
 
+def test_a_cancelled_prompt_frees_its_place_at_once() -> None:
+    async def check() -> None:
+        turns = Turns(4, 2, "turns", left=lambda left: int(left))
+        closed, events = asyncio.Event(), asyncio.Queue[Any]()
+        loop = asyncio.get_running_loop()
+
+        def endless() -> Iterator[int]:
+            try:
+                while True:
+                    yield 4000
+            finally:
+                loop.call_soon_threadsafe(closed.set)
+
+        long = turns.add(endless, events, 4000)
+        await events.get()
+        turns.cancel(long)
+        await asyncio.wait_for(closed.wait(), 20)
+        while turns.active:
+            await asyncio.sleep(0.01)
+        turns.close()
+
+    asyncio.run(check())
+
+
 def test_a_full_queue_refuses_and_a_cancelled_job_frees_its_place() -> None:
     async def check() -> None:
         turns = Turns(1, 1, "turns")

@@ -25,6 +25,9 @@ from vkmnn.llm.confined import Confined, Confinement
 MAX_BYTES = 1 << 18
 """Maximum size of a grammar."""
 
+MAX_SOURCE = 1 << 14
+"""Maximum characters of a regular expression or a grammar in Lark's syntax."""
+
 MAX_STRING = 1 << 13
 """Maximum characters of a string inside a JSON schema."""
 
@@ -90,6 +93,7 @@ class Grammar:
         Raises:
             InvalidInputError: it is too large.
         """
+        _check_length(pattern, "regular expression")
         return lark(f"start: /{_slashed(pattern)}/", "regular expression")
 
     @staticmethod
@@ -99,7 +103,13 @@ class Grammar:
         Raises:
             InvalidInputError: it is too large.
         """
+        _check_length(source, "grammar")
         return lark(source, "grammar")
+
+
+def _check_length(source: Any, what: str) -> None:
+    if not isinstance(source, str) or len(source) > MAX_SOURCE:
+        raise InvalidInputError(f"the {what} is a text of {MAX_SOURCE} characters at most")
 
 
 def lark(source: str, what: str) -> Grammar:
@@ -348,7 +358,8 @@ class Compiler:
         matcher = self._llguidance.LLMatcher(
             self._tokens, grammar.text, log_level=0, limits=self._limits
         )
-        if matcher.is_error() or not any(matcher.compute_bitmask()):
+        possible = any(matcher.compute_bitmask())
+        if matcher.is_error() or not possible:
             raise _refused(grammar, matcher.get_error() or "no text matches it")
         return matcher
 

@@ -99,7 +99,7 @@ class LanguageModel(Closing):
 
     def has_compiled(self, grammar: Grammar) -> bool:
         """Return whether a grammar is ready, so that `options` checks it in no time."""
-        return self.tokenizer.compiler(self._eos()).has(grammar)
+        return self.tokenizer.has_compiled(grammar, self._eos())
 
     def tokens_of(
         self, prompt: Prompt, most: int | None = None, **conversation: Unpack[Conversation]

@@ -14,7 +14,7 @@ from typing import Any, TypedDict
 from vkmnn.base.config_file import Section, read_config, read_text
 from vkmnn.base.extras import need
 from vkmnn.errors import InvalidInputError, ModelFileError, VkmnnError
-from vkmnn.llm.grammar import Compiler
+from vkmnn.llm.grammar import Compiler, Grammar
 from vkmnn.llm.stops import Stops
 from vkmnn.llm.templates import ChatTemplate
 from vkmnn.llm.vocabulary import has_vocabulary, read_vocabulary
@@ -196,6 +196,11 @@ class Tokenizer:
             if eos not in self._compilers:
                 self._compilers[eos] = Compiler(self._tokenizer.to_str(), eos)
             return self._compilers[eos]
+
+    def has_compiled(self, grammar: Grammar, eos: frozenset[int]) -> bool:
+        """Return whether the compiler is ready and has compiled a grammar."""
+        compiler = self._compilers.get(eos)
+        return compiler is not None and compiler.has(grammar)
 
     def text_of(self, token: int) -> str:
         """Return the text of a token in the vocabulary; "" if there is none."""

@@ -95,7 +95,7 @@ def calls_grammar(
     Raises:
         InvalidInputError: a schema is too large.
     """
-    rules = [_call(style, number, one) for number, one in enumerate(functions)]
+    rules = [_call(style, number, one, special) for number, one in enumerate(functions)]
     names = " | ".join(f"f{number}" for number in range(len(functions)))
     begin, end = _literal(style.begin, special), _literal(style.end, special)
     if style.form == "list":
@@ -122,7 +122,7 @@ def free_grammar(
 
     Arguments are those of `calls_grammar`, which raises the same errors.
     """
-    rules = [_call(style, number, one) for number, one in enumerate(functions)]
+    rules = [_call(style, number, one, special) for number, one in enumerate(functions)]
     rules.append("call: " + " | ".join(f"f{number}" for number in range(len(functions))))
     mark, end = style.begin.strip(), _literal(style.end, special)
     after = _quoted(style.begin[len(mark) :])
@@ -152,12 +152,14 @@ def _repeated(rule: str, style: ToolStyle, parallel: bool) -> str:
     return f"{rule} {more}" if parallel else rule
 
 
-def _call(style: ToolStyle, number: int, function: Mapping[str, Any]) -> str:
+def _call(
+    style: ToolStyle, number: int, function: Mapping[str, Any], special: Mapping[str, int]
+) -> str:
     given = function.get("parameters")
     arguments = schema_text(_NO_ARGUMENTS if given is None else given or _ANY_ARGUMENTS)
     name = json.dumps(function["name"])
     if style.form == "named":
-        head = f"{_quoted(function['name'] + style.args_mark)} a{number}"
+        head = f"{_quoted(function['name'])} {_literal(style.args_mark, special)} a{number}"
     else:
         opening = '{"name": ' + name + ', "' + style.key + '": '
         head = f'{_quoted(opening)} a{number} "}}"'
@@ -167,7 +169,7 @@ def _call(style: ToolStyle, number: int, function: Mapping[str, Any]) -> str:
 def _literal(text: str, special: Mapping[str, int]) -> str:
     """Return a text in Lark's syntax, with special tokens as such."""
     for name, number in special.items():
-        before, found, after = text.partition(name)
+        before, found, after = text.partition(name) if name else (text, "", "")
         if found:
             parts = (_literal(before, special), f"<[{number}]>", _literal(after, special))
             return " ".join(part for part in parts if part)
@@ -179,6 +181,8 @@ def _quoted(text: str) -> str:
 
 
 _LONGEST_NAME = 256
+_ID_MARK = "[CALL_ID]"
+"""Text between the name and an id, which some models of the form "named" write."""
 
 # --- reading -------------------------------------------------------------------------------------
 
@@ -298,14 +302,15 @@ class CallReader:
         if not rest or self._begin.startswith(rest) or self._end.startswith(rest):
             return []
         if style.form == "named":
-            name, mark, arguments = rest.partition(style.args_mark)
-            if mark and name.strip() in self._names and not arguments.lstrip():
+            head, mark, arguments = rest.partition(style.args_mark)
+            name = head.partition(_ID_MARK)[0].strip()
+            if mark and name in self._names and not arguments.lstrip():
                 return []
-            if mark and name.strip() in self._names:
+            if mark and name in self._names:
                 self._waiting = arguments.lstrip()
-                self._open(self._raw, name.strip())
+                self._open(self._raw, name)
                 self.calls += 1
-                return [CallBegins(name.strip())]
+                return [CallBegins(name)]
             if not mark and len(rest) < _LONGEST_NAME and "\n" not in rest:
                 return []
         self._inside, told = False, self._raw + text

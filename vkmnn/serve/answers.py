@@ -170,7 +170,7 @@ class CompletionParts:
         self._index = index
         self._echo = echo
         self._told = 0
-        self._offset = 0
+        self._offset = len(echo or "")
 
     def of(self, part: Part) -> list[dict[str, Any]]:
         """Return the choices for a part of the text."""

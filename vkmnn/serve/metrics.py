@@ -36,7 +36,11 @@ class Metrics:
         for name, turns, what in (
             ("", work.texts, "Texts being generated"),
             ("_tokenising", work.tokenising, "Long prompts being tokenised"),
+            ("_compiling", work.compiling, "Grammars being compiled"),
             ("_embedding", work.embedding, "Requests for embeddings being computed"),
+            ("_ranking", work.ranking, "Requests for rankings being computed"),
+            ("_sounds", work.sounds, "Sounds being transcribed"),
+            ("_images", work.images, "Requests for images being painted"),
         ):
             self._watch(f"vkmnn{name}", turns, what)
 

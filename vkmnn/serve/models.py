@@ -138,10 +138,10 @@ def _one(name: object, there: Mapping[str, Kind], kind: str) -> tuple[str, Kind]
         return next(iter(there.items()))
     if name is None and there:
         text = f"'model' is missing: there are {', '.join(there)}"
-        raise HttpError(400, "missing_model", text)
+        raise HttpError(400, "missing_model", text, param="model")
     if not isinstance(name, str) or name not in there:
         what = f"called '{str(name)[:100]}'" if name is not None else "here"
-        raise HttpError(404, "model_not_found", f"there is no {kind} {what}")
+        raise HttpError(404, "model_not_found", f"there is no {kind} {what}", param="model")
     return name, there[name]
 
 

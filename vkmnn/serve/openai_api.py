@@ -121,7 +121,7 @@ class OpenAiApi:
         asked = with_grammar(asked, self._texts.grammar(model, form, tools))
         more = field(body, "chat_template_kwargs", (dict,))
         await self._texts.checked(request, asked)
-        tokens = await self._texts.tokens(request, model, messages, tools, more)
+        tokens = await self._texts.tokens(request, model, messages, "messages", tools, more)
         asked.prompts.append(tokens)
         return asked
 
@@ -146,7 +146,7 @@ class OpenAiApi:
         asked = with_grammar(asked, self._texts.grammar(model, form, None))
         await self._texts.checked(request, asked)
         for prompt in prompts:
-            asked.prompts.append(await self._texts.tokens(request, model, prompt))
+            asked.prompts.append(await self._texts.tokens(request, model, prompt, "prompt"))
         echoes = [_echo(model, one) if echo else None for one in prompts for _ in range(count)]
         identity = self._identity()
         if not asked.stream:

@@ -142,7 +142,7 @@ class ResponsesApi:
         asked = Asked(model, name, [], how, 1, stream, False, tools)
         asked = with_grammar(asked, self._texts.grammar(model, form, tools))
         await self._texts.checked(request, asked)
-        asked.prompts.append(await self._texts.tokens(request, model, messages, tools))
+        asked.prompts.append(await self._texts.tokens(request, model, messages, "input", tools))
         identity = f"resp_{secrets.token_hex(24)}"
         return asked, Written(asked, body, identity, int(time.time()), given)
 

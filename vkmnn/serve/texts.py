@@ -26,7 +26,7 @@ from vkmnn.llm.tools import (
     calls_grammar,
     free_grammar,
 )
-from vkmnn.serve.limits import HttpError, Limits
+from vkmnn.serve.limits import HttpError, Limits, as_http
 from vkmnn.serve.messages import Tools
 from vkmnn.serve.metrics import Metrics
 from vkmnn.serve.settings import as_param
@@ -149,6 +149,7 @@ class Texts:
         request: Request,
         model: LanguageModel,
         prompt: Any,
+        param: str,
         tools: Tools | None = None,
         more: Mapping[str, Any] | None = None,
     ) -> list[int]:
@@ -158,6 +159,7 @@ class Texts:
             request: the request.
             model: the model.
             prompt: a text, tokens, or messages.
+            param: the field that has it, for errors.
             tools: functions that the conversation describes.
             more: further variables of the chat template.
         """
@@ -165,17 +167,19 @@ class Texts:
         if tools is not None and tools.known:
             given["tools"] = tools.described
         count = characters_of(prompt) + sum(len(str(one)) for one in given.get("tools", ()))
-        if isinstance(prompt, list) and prompt and isinstance(prompt[0], int):
-            tokens = model.tokens_of(prompt, model.capacity)
-        elif count <= PIECE:
-            tokens = await run_in_threadpool(model.tokens_of, prompt, model.capacity, **given)
-        else:
-            model.tokenizer.check_characters(count, model.capacity)
-            turns = self._work.tokenising
-            job = turns.add(lambda: model.token_steps(prompt, model.capacity, **given))
-            tokens = await turns.done(request, job)
+        try:
+            if count <= PIECE:
+                tokens = await run_in_threadpool(model.tokens_of, prompt, model.capacity, **given)
+            else:
+                model.tokenizer.check_characters(count, model.capacity)
+                turns = self._work.tokenising
+                job = turns.add(lambda: model.token_steps(prompt, model.capacity, **given))
+                tokens = await turns.done(request, job)
+        except InvalidInputError as error:
+            told = as_http(error)
+            raise HttpError(told.status, told.code, told.message, param=param) from error
         if not tokens:
-            raise HttpError(400, "empty_prompt", "the prompt is empty")
+            raise HttpError(400, "empty_prompt", "the prompt is empty", param=param)
         return tokens
 
     async def checked(self, request: Request, asked: Asked) -> None:
@@ -296,7 +300,7 @@ def _kept(asked: Asked) -> frozenset[int]:
     style = asked.tools.style
     marks = f"{style.begin} {style.end} {style.args_mark}"
     special = asked.model.tokenizer.special
-    return frozenset(number for name, number in special.items() if name in marks)
+    return frozenset(number for name, number in special.items() if name and name in marks)
 
 
 def _reader(tools: Tools | None) -> CallReader | None:
