@@ -1,4 +1,4 @@
-"""docs/pipelines.md: its examples run, its table has every task, its picture is up to date."""
+"""The pages on pipelines: examples run, the table has every task, the picture is up to date."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from vkmnn.pipelines import TASKS, task_of
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "docs" / "pipelines.md").read_text("utf-8")
+PAINTING = (ROOT / "docs" / "text-to-image.md").read_text("utf-8")
 PICTURE = ROOT / "docs" / "images" / "boxes.png"
 
 
@@ -30,8 +31,8 @@ def test_examples_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     painter_folder(tmp_path / "sd")
     monkeypatch.chdir(tmp_path)
     names: dict[str, object] = {}
-    for block in re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL):
-        exec(compile(block, "pipelines.md", "exec"), names)  # noqa: S102 - the page is ours
+    for block in re.findall(r"```python\n(.*?)```", PAGE + PAINTING, re.DOTALL):
+        exec(compile(block, "pipelines.md", "exec"), names)  # noqa: S102 - the pages are ours
     made = np.asarray(Image.open("out.png").convert("RGB")).astype(int)
     if not PICTURE.is_file():  # made anew by deleting it
         shutil.copy("out.png", PICTURE)

@@ -17,8 +17,8 @@ from onnx import TensorProto, helper
 import vkmnn
 from tests.cli.conftest import Cli, cli  # noqa: F401
 from tests.pipelines.networks import Array, model_of
+from vkmnn.converter.onnx.noise_inputs import COUNT, NOISE, with_noise_inputs
 from vkmnn.errors import InvalidInputError, MissingExtraError, ModelFileError
-from vkmnn.pipelines.sounds.noise_input import COUNT, NOISE, with_noise_inputs
 from vkmnn.pipelines.sounds.reading import read_sound
 from vkmnn.pipelines.sounds.spelling import PiperSpelling, VitsSpelling
 

@@ -11,6 +11,7 @@ import pytest
 import vkmnn
 from tests.llm import tiny
 from tests.llm.test_seq2seq import greedy
+from vkmnn.llm.beam_search import BeamOptions
 from vkmnn.llm.text import Tokenizer
 from vkmnn.pipelines.texts.generate import repeated
 
@@ -77,15 +78,45 @@ def test_rules_of_the_files(tmp_path: Path) -> None:
             return made[-1][1]
 
         pipe.model.guided = guided
-        pipe(text, max_tokens=40)
+        pipe(text, max_tokens=40, num_beams=1)
     prompt, result = made[0]
     assert prompt == [0, 9]
     assert tokens[0] not in result.tokens
     pairs = list(zip(result.tokens, result.tokens[1:], strict=False))
     assert len(pairs) == len(set(pairs))
     assert len(result.tokens) + 2 >= 9
-    assert len(said) == 1
-    assert "beam search" in said[0]
+    assert said == []
+
+
+def test_beams_of_the_files(tmp_path: Path) -> None:
+    """The options of the search and the lengths are those of the files, as in transformers."""
+    text = "the quick brown fox"
+    folder = folder_of(tmp_path, num_beams=3, max_length=9, length_penalty=2.0,
+                       early_stopping=True, no_repeat_ngram_size=2, forced_bos_token_id=9,
+                       forced_eos_token_id=319)  # fmt: skip
+    made: list[Any] = []
+    with vkmnn.pipeline("text2text", folder, device="cpu") as pipe:
+        inner = pipe.model.searched
+
+        def searched(source: Any, prompt: Any, most: Any, options: Any, guide: Any) -> Any:
+            result = inner(source, prompt, most, options, guide)
+            made.append((list(prompt), most, options, result.tokens, result.finish_reason))
+            return result
+
+        pipe.model.searched = searched
+        found = pipe(text)
+        pipe(text, max_tokens=5, num_beams=2, early_stopping="never", length_penalty=0)
+        for name, value in (("num_beams", 0), ("early_stopping", "soon"), ("length_penalty", "a")):
+            with pytest.raises(vkmnn.InvalidInputError, match=name):
+                pipe(text, **{name: value})
+    prompt, most, options, tokens, reason = made[0]
+    assert (prompt, most) == ([0, 9], 7)  # of 9 tokens, the prompt has 2
+    assert options == BeamOptions(3, 2.0, True, 1)
+    assert reason == "stop"
+    pairs = list(zip([*prompt, *tokens], [*prompt, *tokens][1:], strict=False))
+    assert len(pairs) == len(set(pairs))
+    assert found.is_whole
+    assert made[1][1:3] == (5, BeamOptions(2, 0.0, "never", 1))
 
 
 def test_repetitions() -> None:

@@ -14,6 +14,7 @@ from vkmnn.base.closing import Closing
 from vkmnn.decoding.session_state import SessionState, matched_pairs, open_state
 from vkmnn.errors import InvalidInputError, ModelFileError, StateLostError
 from vkmnn.ir import Array, TensorInfo
+from vkmnn.llm.beam_search import BeamOptions, BeamSearch
 from vkmnn.llm.embedding import LENGTHS
 from vkmnn.llm.generation import Generated
 from vkmnn.llm.layout import Layout
@@ -99,6 +100,7 @@ class Seq2SeqModel(Closing):
             raise ModelFileError(f"the encoder's inputs are {', '.join(self._encoder.inputs)}")
         self._state, self._pairs = self._next.state(capacity)
         self._warm = False
+        self._beams: dict[int, SessionState] = {}
         self._tokenizer: Tokenizer | None = None
 
     @property
@@ -177,6 +179,74 @@ class Seq2SeqModel(Closing):
         self._warm = False
         return self._generated(*arguments)
 
+    def searched(
+        self,
+        source: Any,
+        prompt: Sequence[int],
+        max_tokens: int | None,
+        options: BeamOptions,
+        guide: Guide | None = None,
+    ) -> Generated:
+        """Generate the likeliest text that a beam search finds.
+
+        Args:
+            source: as for `generate`, like `prompt` and `max_tokens`.
+            prompt: the decoder's first tokens.
+            max_tokens: maximum tokens.
+            options: the beams.
+            guide: as for `guided`, with log probabilities, float32 [vocabulary].
+
+        Raises:
+            VkmnnError: as `generate`.
+        """
+        arguments = (source, list(prompt), max_tokens, options, guide)
+        try:
+            return self._searched(*arguments)
+        except StateLostError as error:
+            _log.warning("the text is generated again: %s", error.message)
+        self._beams.clear()
+        return self._searched(*arguments)
+
+    def _searched(
+        self,
+        source: Any,
+        begin: list[int],
+        max_tokens: int | None,
+        options: BeamOptions,
+        guide: Guide | None,
+    ) -> Generated:
+        most = self._most(begin, max_tokens)
+        made, across = self._begun(source, begin)
+        search = BeamSearch(options, most, self.layout.eos, guide)
+        rows = {name: np.repeat(np.asarray(made[output]), options.beams, 0)
+                for name, output in self._pairs.items()}  # fmt: skip
+        across = {name: np.repeat(np.asarray(one), options.beams, 0)
+                  for name, one in across.items()}  # fmt: skip
+        state = self._beams.get(options.beams)
+        if state is None:
+            state = self._next.state(self.capacity)[0]
+            for _ in range(2):  # so that the state knows its growing axes
+                self._step(across, [0] * options.beams, state)
+            self._beams[options.beams] = state
+        state.restore(rows)
+        result = Generated(prompt_tokens=len(begin))
+        logits = np.repeat(np.asarray(made["logits"])[:, -1], options.beams, 0)
+        while True:
+            parents = search.advance(logits)
+            if search.done:
+                break
+            if not np.array_equal(parents, np.arange(options.beams)):
+                state.restore({name: np.array(state.value(name))[parents] for name in rows})
+            logits = self._step(across, [one[-1] for one in search.tokens], state)[:, -1]
+            result.runs += 1
+        tokens = list(search.best())
+        ends = bool(tokens) and tokens[-1] in self.layout.eos
+        result.tokens = tokens[:-1] if ends else tokens
+        result.finish_reason = "stop" if ends else "length"
+        if (self.layout.folder / "tokenizer.json").is_file():
+            result.text = self.tokenizer.decode(result.tokens)
+        return result
+
     @property
     def hears(self) -> bool:
         """Whether the encoder takes spectrograms."""
@@ -196,14 +266,8 @@ class Seq2SeqModel(Closing):
         guide: Guide | None,
     ) -> Generated:
         sampler = Sampler(sampling)
-        most = self.capacity - len(begin)
-        most = most if max_tokens is None else min(most, max_tokens)
-        if most < 1:
-            raise InvalidInputError("there is no room for a token", hint="ask for at least 1")
-        across = self._encoded(source)
-        made = self._first.run({**across, "input_ids": [begin], ROWS: [len(begin) - 1]})
-        across |= {name: made[f"present.{name.removeprefix('past_key_values.')}"]
-                   for name in self._next.inputs if ".encoder." in name}  # fmt: skip
+        most = self._most(begin, max_tokens)
+        made, across = self._begun(source, begin)
         self._restore(across, {name: made[output] for name, output in self._pairs.items()})
         result = Generated(prompt_tokens=len(begin))
         logits = made["logits"]
@@ -219,11 +283,27 @@ class Seq2SeqModel(Closing):
             if len(result.tokens) >= most:
                 result.finish_reason = "length"
                 break
-            logits = self._step(across, token)
+            logits = self._step(across, [token], self._state)
             result.runs += 1
         if (self.layout.folder / "tokenizer.json").is_file():
             result.text = self.tokenizer.decode(result.tokens)
         return result
+
+    def _most(self, begin: Sequence[int], max_tokens: int | None) -> int:
+        """Return how many tokens may follow a prompt."""
+        most = self.capacity - len(begin)
+        most = most if max_tokens is None else min(most, max_tokens)
+        if most < 1:
+            raise InvalidInputError("there is no room for a token", hint="ask for at least 1")
+        return most
+
+    def _begun(self, source: Any, begin: list[int]) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Return the decoder's first outputs, and the inputs that are the same in every step."""
+        across = self._encoded(source)
+        made = self._first.run({**across, "input_ids": [begin], ROWS: [len(begin) - 1]})
+        across |= {name: made[f"present.{name.removeprefix('past_key_values.')}"]
+                   for name in self._next.inputs if ".encoder." in name}  # fmt: skip
+        return made, across
 
     def _beginning(self) -> list[int]:
         for config in (self.layout.search, self.layout.config):
@@ -271,18 +351,18 @@ class Seq2SeqModel(Closing):
         if not self._warm:
             self._state.reset()  # an earlier attempt may have failed halfway
             for _ in range(2):  # so that the state knows its growing axes
-                self._step(across, 0)
+                self._step(across, [0], self._state)
             self._warm = True
         self._state.restore(rows)
 
-    def _step(self, across: Mapping[str, Any], token: int) -> Array:
-        given = {**across, "input_ids": [[token]], ROWS: [0]}
+    def _step(self, across: Mapping[str, Any], tokens: Sequence[int], state: SessionState) -> Array:
+        given = {**across, "input_ids": [[token] for token in tokens], ROWS: [0]}
         feeds = {
             name: np.asarray(given[name], info.dtype.numpy)
             for name, info in self._next.inputs.items()
             if name not in self._pairs
         }
-        return self._state.run(["logits"], feeds)[0]
+        return state.run(["logits"], feeds)[0]
 
     def close(self) -> None:
         """Release the device's memory."""

@@ -181,6 +181,17 @@ def is_flag(name: str, value: Any) -> bool:
     return value
 
 
+def whole_from(least: int, most: int) -> Check:
+    """Return a check for integers in a range."""
+
+    def check(name: str, value: Any) -> int:
+        if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
+            raise InvalidInputError(f"{name}={value!r} is not an integer from {least} to {most}")
+        return value
+
+    return check
+
+
 def real_from(least: float, most: float) -> Check:
     """Return a check for numbers in a range."""
 

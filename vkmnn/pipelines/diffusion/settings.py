@@ -7,19 +7,10 @@ from typing import Any
 
 from vkmnn.errors import InvalidInputError
 from vkmnn.pipelines.diffusion.schedulers import scheduler_name
-from vkmnn.pipelines.options import Check, check_seed, is_flag, real_from
+from vkmnn.pipelines.options import Check, check_seed, is_flag, real_from, whole_from
 
 _MOST_STEPS = 1000
 _MOST_IMAGES = 64
-
-
-def _whole(most: int) -> Check:
-    def check(name: str, value: Any) -> int:
-        if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= most:
-            raise InvalidInputError(f"{name}={value!r} is not an integer from 1 to {most}")
-        return value
-
-    return check
 
 
 def _text(name: str, value: Any) -> str:
@@ -43,11 +34,11 @@ def _anything(name: str, value: Any) -> Any:
 
 CHECKS: Mapping[str, Check] = {
     "scheduler": lambda name, value: scheduler_name(_text(name, value)),
-    "steps": _whole(_MOST_STEPS),
+    "steps": whole_from(1, _MOST_STEPS),
     "guidance": real_from(0, 1000),
     "negative": _text,
     "seed": check_seed,
-    "count": _whole(_MOST_IMAGES),
+    "count": whole_from(1, _MOST_IMAGES),
     "image": _anything,
     "mask": _anything,
     "strength": real_from(0, 1),

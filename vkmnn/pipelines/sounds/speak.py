@@ -10,7 +10,8 @@ from typing import Any, ClassVar
 import numpy as np
 
 from vkmnn.base.config_file import Section, read_config
-from vkmnn.errors import InvalidInputError, ModelFileError, nearest
+from vkmnn.converter.onnx.noise_inputs import COUNT, EVEN, read_with_noise_inputs
+from vkmnn.errors import InvalidInputError, nearest
 from vkmnn.pipelines.arrays import Array
 from vkmnn.pipelines.base import Pipeline, Settings
 from vkmnn.pipelines.description import describe
@@ -18,7 +19,6 @@ from vkmnn.pipelines.guessing import voice_file
 from vkmnn.pipelines.networks import Loaded, load, local_file, open_session
 from vkmnn.pipelines.options import Check, Options, check_seed, is_flag, real_from
 from vkmnn.pipelines.results.speech import Speech
-from vkmnn.pipelines.sounds.noise_input import draw, with_noise_inputs
 from vkmnn.pipelines.sounds.spelling import PiperSpelling, Spelling, VitsSpelling
 from vkmnn.pipelines.texts.inputs import TYPES
 
@@ -136,7 +136,8 @@ class Speak(Pipeline):
         feeds: dict[str, Array] = {}
         for name, arg in self._inputs.items():
             if name in self._noises:
-                feeds[name] = draw(rng, name)
+                drawing: Any = rng.random if name == EVEN else rng.standard_normal
+                feeds[name] = drawing(COUNT, np.float32)
             else:
                 feeds[name] = np.array(values[name]).astype(TYPES[arg.type])
         made = dict(zip(self._outputs, self.session.run(None, feeds), strict=True))
@@ -185,13 +186,7 @@ def _values(numbers: list[int], speaker: int, scales: tuple[float, ...]) -> dict
 
 def _loaded(path: Path, options: Options) -> tuple[Loaded, list[str]]:
     """Read a network, with inputs in place of its random nodes, and return these inputs' names."""
-    import onnx
-
     if path.suffix != ".onnx":
         return load(path, options), []
-    try:
-        model = onnx.load(path)
-    except Exception as error:  # protobuf's, or of external data
-        raise ModelFileError(f"'{path}' cannot be read: {error}") from error
-    noises = with_noise_inputs(model)
+    model, noises = read_with_noise_inputs(path)
     return load(model if noises else path, options), noises

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import re
 import unicodedata
 from abc import ABC, abstractmethod
@@ -10,7 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from vkmnn.base.config_file import Section, read_config
-from vkmnn.errors import InvalidInputError, MissingExtraError, ModelFileError
+from vkmnn.base.extras import need
+from vkmnn.errors import InvalidInputError, ModelFileError
 
 _START, _END, _BLANK = "^", "$", "_"
 _SPACES = re.compile(r"\s+")
@@ -54,14 +54,12 @@ class Spelling(ABC):
         known = any(ord(mark) >= _FOREIGN and unicodedata.category(mark)[0] == "L" for mark in text)
         if self._phonemes or (self._phonemes is None and known):
             return text
-        try:
-            phonemizer = importlib.import_module("phonemizer")
-        except ImportError as error:
-            raise MissingExtraError(
-                "phonemes of a text take the package 'phonemizer', which is not installed",
-                hint="pip install phonemizer, and espeak-ng; or give phonemes: "
-                "phonemes=True, --set phonemes=true",
-            ) from error
+        phonemizer = need(
+            "phonemizer",
+            "finding the phonemes of a text",
+            hint="pip install phonemizer, and espeak-ng; or give phonemes: "
+            "phonemes=True, --set phonemes=true",
+        )
         try:
             made = phonemizer.phonemize(
                 text, language=voice, backend="espeak", strip=True,
@@ -121,13 +119,11 @@ class VitsSpelling(Spelling):
 
 def _romanised(text: str) -> str:
     """Return a text in Latin letters."""
-    try:
-        uroman = importlib.import_module("uroman")
-    except ImportError as error:
-        raise MissingExtraError(
-            "the model takes Latin letters; others take the package 'uroman'",
-            hint="pip install uroman, or give the text in Latin letters",
-        ) from error
+    uroman = need(
+        "uroman",
+        "reading letters that are not Latin",
+        hint="pip install uroman, or give the text in Latin letters",
+    )
     return str(uroman.Uroman().romanize_string(text))
 
 

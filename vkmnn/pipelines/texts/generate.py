@@ -8,16 +8,31 @@ from typing import Any, ClassVar
 import numpy as np
 
 from vkmnn.base.config_file import Section
-from vkmnn.errors import InvalidInputError
+from vkmnn.errors import InvalidInputError, ModelFileError
+from vkmnn.llm.beam_search import MOST_BEAMS, BeamOptions
 from vkmnn.llm.text import TextTooLongError
 from vkmnn.pipelines.arrays import Array
 from vkmnn.pipelines.base import Pipeline, Settings
-from vkmnn.pipelines.options import Check, Options
+from vkmnn.pipelines.options import Check, Options, real_from, whole_from
 from vkmnn.pipelines.results.texts import Written
 from vkmnn.pipelines.seq2seq import open_seq2seq
 
 _CAPACITY = 512
 _TRANSLATION = "translation_"
+
+
+def _early_stopping(name: str, value: Any) -> Any:
+    if value != "never" and not isinstance(value, bool):
+        raise InvalidInputError(f'{name}={value!r} is neither true nor false nor "never"')
+    return value
+
+
+_BEAMS: Mapping[str, Check] = {
+    "num_beams": whole_from(1, MOST_BEAMS),
+    "length_penalty": real_from(-100, 100),
+    "early_stopping": _early_stopping,
+}
+"""Checks of the settings of beam search."""
 
 
 class TextToText(Pipeline):
@@ -30,7 +45,8 @@ class TextToText(Pipeline):
 
     task = "text2text-generation"
     key: ClassVar[str] = "generated_text"
-    own: ClassVar[tuple[str, ...]] = ("max_tokens", "prefix")
+    own: ClassVar[tuple[str, ...]] = ("max_tokens", "prefix", *_BEAMS)
+    checks: ClassVar[Mapping[str, Check]] = _BEAMS
 
     def __init__(self, model: Any, options: Options) -> None:
         super().__init__(options)
@@ -44,13 +60,14 @@ class TextToText(Pipeline):
         self._forced = _tokens(sections, "forced_bos_token_id")
         self._never = sorted(_tokens(sections, "pad_token_id") - layout.eos)
         self._positions = layout.config.number("max_position_embeddings")
-        if _number(sections, "num_beams") > 1:
-            note = "the model's files ask for a beam search: the likeliest token is taken instead"
-            self.notes.append(note)
-            options.tell(note)
+        self._ends = sorted(_tokens(sections, "forced_eos_token_id"))
+        self._longest = _number(sections, "max_length")
         self.settings = {
-            "max_tokens": options.take("max_tokens", _number(sections, "max_length") or None),
+            "max_tokens": options.take("max_tokens", None),
             "prefix": options.take("prefix", self.said.text("prefix")),
+            "num_beams": options.take("num_beams", _number(sections, "num_beams") or 1),
+            "length_penalty": options.take("length_penalty", _real(sections, "length_penalty")),
+            "early_stopping": options.take("early_stopping", _early(sections)),
         }
 
     def params(self, config: Section) -> Section:
@@ -72,7 +89,9 @@ class TextToText(Pipeline):
 
         Args:
             inputs: a text, or a list of them.
-            settings: `max_tokens`; `prefix`, which is put before the text.
+            settings: `max_tokens`; `prefix`, which is put before the text; `num_beams`, sequences
+                that are searched side by side, with `length_penalty` and `early_stopping` (true,
+                false or "never") as in transformers.
 
         Raises:
             InvalidInputError: a text is too long or none, or a setting is not known.
@@ -95,16 +114,33 @@ class TextToText(Pipeline):
             raise InvalidInputError("config.json names no decoder_start_token_id")
         prompt = [min(self._start), *self.forced(chosen)]
 
-        def guide(logits: Array, there: Sequence[int]) -> Array:
-            return self._guided(logits, there, len(prompt))
+        options = BeamOptions(
+            int(chosen["num_beams"]),
+            float(chosen["length_penalty"]),
+            chosen["early_stopping"],
+            len(prompt) - 1,
+        )
+        most = chosen["max_tokens"] or self._longest or None
+        if options.beams > 1 and most and not chosen["max_tokens"]:
+            most = max(most - len(prompt), 1)  # transformers' max_length counts the prompt
 
-        made = self.model.guided(tokens, prompt, chosen["max_tokens"], guide=guide)
+        def guide(logits: Array, there: Sequence[int]) -> Array:
+            if self._ends and options.beams > 1 and most and len(there) + 1 == most:
+                made = np.full_like(logits, -np.inf)
+                made[self._ends] = 0
+                return made
+            return self._guided(logits, there, prompt)
+
+        if options.beams > 1:
+            made = self.model.searched(tokens, prompt, most, options, guide)
+        else:
+            made = self.model.guided(tokens, prompt, most, guide=guide)
         return Written(made.text.strip(), self.key, made.finish_reason == "stop")
 
-    def _guided(self, logits: Array, there: Sequence[int], before: int) -> Array:
+    def _guided(self, logits: Array, there: Sequence[int], prompt: Sequence[int]) -> Array:
         """Return the logits without padding, early ends, and repetitions of n tokens."""
-        banned = [*self._never, *repeated(there, self._ngram)]
-        if before + len(there) < self._least:
+        banned = [*self._never, *repeated([*prompt, *there], self._ngram)]
+        if len(prompt) + len(there) < self._least:
             banned += self.model.layout.eos
         made: Array = logits.copy()
         made[[one for one in banned if one < len(made)]] = -np.inf
@@ -134,7 +170,11 @@ class Translate(TextToText):
     task = "translation"
     key = "translation_text"
     own: ClassVar[tuple[str, ...]] = (*TextToText.own, "source", "target")
-    checks: ClassVar[Mapping[str, Check]] = {"source": _language, "target": _language}
+    checks: ClassVar[Mapping[str, Check]] = {
+        **TextToText.checks,
+        "source": _language,
+        "target": _language,
+    }
 
     def __init__(self, model: Any, options: Options) -> None:
         super().__init__(model, options)
@@ -203,6 +243,23 @@ def repeated(there: Sequence[int], count: int) -> list[int]:
 
 def _number(sections: Sequence[Section], key: str) -> int:
     return next((one.number(key) for one in sections if key in one), 0)
+
+
+def _real(sections: Sequence[Section], key: str) -> float:
+    return next((one.real(key) for one in sections if key in one), 1.0)
+
+
+def _early(sections: Sequence[Section]) -> Any:
+    """Return `early_stopping`: a flag, or "never"."""
+    found = next((one for one in sections if "early_stopping" in one), None)
+    if found is None:
+        return False
+    try:
+        return found.flag("early_stopping")
+    except ModelFileError:
+        if found.text("early_stopping") != "never":
+            raise
+        return "never"
 
 
 def _tokens(sections: Sequence[Section], key: str) -> frozenset[int]:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
+from onnx import TensorProto, helper, numpy_helper
 
-from vkmnn.pipelines.arrays import Array
+from vkmnn.errors import ModelFileError
 
 NOISE = "vkmnn.noise"
 """Name of the input: float32 [COUNT], numbers from a normal distribution."""
@@ -18,11 +21,17 @@ _STEP = 7919
 """Distance of the first numbers of two nodes."""
 
 
-def draw(rng: np.random.Generator, name: str) -> Array:
-    """Return the values of an input."""
-    if name == EVEN:
-        return np.asarray(rng.random(COUNT, np.float32))
-    return np.asarray(rng.standard_normal(COUNT, np.float32))
+def read_with_noise_inputs(path: Path) -> tuple[onnx.ModelProto, list[str]]:
+    """Read a model; return it as `with_noise_inputs` changes it, and the new inputs' names.
+
+    Raises:
+        ModelFileError: the file cannot be read.
+    """
+    try:
+        model = onnx.load(path)
+    except Exception as error:  # protobuf's, or of external data
+        raise ModelFileError(f"'{path}' cannot be read: {error}") from error
+    return model, with_noise_inputs(model)
 
 
 def with_noise_inputs(model: Any) -> list[str]:
@@ -31,8 +40,6 @@ def with_noise_inputs(model: Any) -> list[str]:
     Args:
         model: an onnx.ModelProto, changed in place.
     """
-    from onnx import TensorProto, helper
-
     used: list[str] = []
     places = _Places()
     for graph in _graphs(model.graph):
@@ -73,8 +80,6 @@ _Made = Callable[[Any, _Places, list[str]], list[Any]]
 
 def _replaced(node: Any, places: _Places, used: list[str]) -> list[Any]:
     """Return nodes that read as many numbers of the input as the node draws."""
-    from onnx import TensorProto, helper, numpy_helper
-
     given = {one.name: helper.get_attribute_value(one) for one in node.attribute}
     even, number = "Uniform" in node.op_type, places.next()
     source = EVEN if even else NOISE
