@@ -578,6 +578,21 @@ def test_traces_that_write_into_results_are_no_writers_of_buffers() -> None:
     torch.testing.assert_close(torch.from_numpy(y), module(image)["seen"], rtol=1e-4, atol=1e-4)
 
 
+def test_branches_that_write_buffers_are_refused() -> None:
+    class Maybe(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.register_buffer("sum", torch.zeros(3))
+
+        def forward(self, x: Tensor) -> Tensor:
+            if bool(x.sum() < 0):
+                self.sum.add_(x)
+            return self.sum * 2
+
+    with pytest.raises(ConversionError, match="writes what it holds: 'sum'"):
+        vkmnn.torch.compile(torch.jit.script(Maybe()), (torch.ones(3),))
+
+
 def test_a_refused_trace_is_left_as_it_was() -> None:
     class Sums(nn.Module):
         def __init__(self) -> None:

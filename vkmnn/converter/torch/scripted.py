@@ -212,13 +212,23 @@ def _suspected(torch: Any, module: Any) -> list[str]:
             stored = tensor and node.s("name") not in parameters
             if stored and aliases.has_writers(value):
                 found.append(node.s("name"))
-    if found and any(list(node.blocks()) for node in _nodes(inlined)):
+    inner = [one for node in inlined.nodes() for block in node.blocks() for one in _nodes(block)]
+    if found and any(_mutates(torch, node) for node in inner):
         raise _writes(found[0])  # one run does not go through all branches
     return found
 
 
+def _mutates(torch: Any, node: Any) -> bool:
+    """Return whether an operator writes an argument in place."""
+    text = node.schema()
+    if "(" not in text or text.startswith("("):  # control flow has none
+        return False
+    arguments = torch._C.parse_schema(text).arguments
+    return any(one.alias_info is not None and one.alias_info.is_write for one in arguments)
+
+
 def _refuse_written(torch: Any, module: Any, suspected: list[str], tensors: Any) -> None:
-    """Refuse a module without branches that changes what it holds: no road keeps that."""
+    """Refuse a module that changes what it holds, outside of branches: no road keeps that."""
     if not suspected:
         return
     held = dict(module.named_buffers())
