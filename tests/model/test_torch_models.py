@@ -558,6 +558,57 @@ def test_scripts_that_write_are_refused() -> None:
             vkmnn.torch.compile(module, (torch.ones(3),))
 
 
+class Segmenter(nn.Module):
+    """Writes in place into what a dictionary holds, which may be anything for an analysis."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.norm = nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4)
+
+    def forward(self, image: Tensor) -> dict[str, Tensor]:
+        held = {"out": nn.functional.hardswish(self.norm(self.conv(image)), inplace=True)}
+        return {"seen": held["out"].add_(1)}
+
+
+def test_traces_that_write_into_results_are_no_writers_of_buffers() -> None:
+    module, image = Segmenter().eval(), torch.randn(1, 3, 8, 8)
+    traced = torch.jit.trace(module, image, strict=False)
+    with vkmnn.torch.compile(traced, (image,), device="cpu").session as session:
+        [y] = session.run(None, {"image": image.numpy()})
+    torch.testing.assert_close(torch.from_numpy(y), module(image)["seen"], rtol=1e-4, atol=1e-4)
+
+
+def test_branches_that_write_buffers_are_refused() -> None:
+    class Maybe(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.register_buffer("sum", torch.zeros(3))
+
+        def forward(self, x: Tensor) -> Tensor:
+            if bool(x.sum() < 0):
+                self.sum.add_(x)
+            return self.sum * 2
+
+    with pytest.raises(ConversionError, match="writes what it holds: 'sum'"):
+        vkmnn.torch.compile(torch.jit.script(Maybe()), (torch.ones(3),))
+
+
+def test_a_refused_trace_is_left_as_it_was() -> None:
+    class Sums(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.register_buffer("sum", torch.zeros(3))
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.sum.add_(x)
+
+    traced = torch.jit.trace(Sums(), torch.ones(3))
+    before = traced.sum.clone()
+    with pytest.raises(ConversionError, match="writes what it holds: 'sum'"):
+        vkmnn.torch.compile(traced, (torch.ones(3),))
+    assert torch.equal(traced.sum, before)
+
+
 # --- files that are not to be trusted -----------------------------------------------------------
 
 

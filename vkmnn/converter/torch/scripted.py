@@ -47,9 +47,10 @@ def convert_script(source: Script, conversion: Conversion) -> Graph:
     module = source.module
     with warnings.catch_warnings(), _for_inference(module):
         warnings.simplefilter("ignore")  # that TorchScript is deprecated
-        _refuse_written(torch, module)
+        suspected = _suspected(torch, module)
         with conversion.meter.paused():
             arguments = arguments_of(torch, module, source, conversion)
+            _refuse_written(torch, module, suspected, arguments.tensors)
         refusals = []
         for name, road in _ROADS.items():
             try:
@@ -191,8 +192,8 @@ def _renamed(graph: Graph, names: dict[str, str]) -> Graph:
     return graph
 
 
-def _refuse_written(torch: Any, module: Any) -> None:
-    """Refuse a module that changes what it holds: none of the roads keeps that.
+def _suspected(torch: Any, module: Any) -> list[str]:
+    """Return names of buffers that the graph may write; refuse a graph that sets attributes.
 
     Aliases are an estimate from above, so parameters, which no module writes, do not count.
     """
@@ -201,20 +202,55 @@ def _refuse_written(torch: Any, module: Any) -> None:
     inlined = module.graph.copy()
     torch._C._jit_pass_inline(inlined)
     aliases = inlined.alias_db()
+    found = []
     for node in _nodes(inlined):
-        written = node.kind() == "prim::SetAttr"
+        if node.kind() == "prim::SetAttr":
+            raise _writes(node.s("name"), node.kind())
         if node.kind() == "prim::GetAttr":
             value = node.output()
             tensor = value.type().isSubtypeOf(torch._C.TensorType.get())
             stored = tensor and node.s("name") not in parameters
-            written = stored and aliases.has_writers(value)
-        if written:
-            raise ConversionError(
-                f"the TorchScript module writes what it holds: '{node.s('name')}'",
-                op=node.kind(),
-                hint="vkmnn keeps what programs of torch.export write: "
-                "vkmnn.torch.compile(module, args), with the module itself",
-            )
+            if stored and aliases.has_writers(value):
+                found.append(node.s("name"))
+    inner = [one for node in inlined.nodes() for block in node.blocks() for one in _nodes(block)]
+    if found and any(_mutates(torch, node) for node in inner):
+        raise _writes(found[0])  # one run does not go through all branches
+    return found
+
+
+def _mutates(torch: Any, node: Any) -> bool:
+    """Return whether an operator writes an argument in place."""
+    text = node.schema()
+    if "(" not in text or text.startswith("("):  # control flow has none
+        return False
+    arguments = torch._C.parse_schema(text).arguments
+    return any(one.alias_info is not None and one.alias_info.is_write for one in arguments)
+
+
+def _refuse_written(torch: Any, module: Any, suspected: list[str], tensors: Any) -> None:
+    """Refuse a module that changes what it holds, outside of branches: no road keeps that."""
+    if not suspected:
+        return
+    held = dict(module.named_buffers())
+    before = {name: (one._version, one.clone()) for name, one in held.items()}
+    with torch.no_grad():
+        module(*tensors)
+        changed = [name for name, one in held.items() if one._version != before[name][0]]
+        for name in changed:
+            held[name].copy_(before[name][1])
+    known = {name.rpartition(".")[2] for name in held}
+    unknown = [name for name in suspected if name not in known]  # attributes, not buffers
+    if changed or unknown:
+        raise _writes((changed or unknown)[0].rpartition(".")[2])
+
+
+def _writes(name: str, op: str = "prim::GetAttr") -> ConversionError:
+    return ConversionError(
+        f"the TorchScript module writes what it holds: '{name}'",
+        op=op,
+        hint="vkmnn keeps what programs of torch.export write: "
+        "vkmnn.torch.compile(module, args), with the module itself",
+    )
 
 
 def _nodes(block: Any) -> Iterator[Any]:
