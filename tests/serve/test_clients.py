@@ -254,6 +254,11 @@ def test_refused_tensors(inputs: Any, raw: list[bytes], reason: str, server: Ser
     assert reason in raised.value.details()
 
 
+def test_kserves_clients_send_the_name_as_the_first_field(server: Served) -> None:
+    for name in ("RepositoryModelLoad", "RepositoryModelUnload"):
+        call(server, name, getattr(service_pb2, f"{name}Request")(repository_name="m"))
+
+
 def test_streams(server: Served) -> None:
     results: list[Any] = []
     with triton_grpc.InferenceServerClient(f"127.0.0.1:{server.app.grpc_port}") as client:

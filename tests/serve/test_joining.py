@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,8 +13,11 @@ import pytest
 
 pytest.importorskip("starlette")
 
+from tests.serve.test_repository import multiplier
 from vkmnn import InvalidInputError
+from vkmnn.errors import DeviceLostError, OutOfDeviceMemoryError
 from vkmnn.inference_session import NodeArg
+from vkmnn.serve import Running, load_models
 from vkmnn.serve.joining import Batching, are_close, joined, other_than, split
 from vkmnn.serve.limits import HttpError
 from vkmnn.serve.networks import Asked, Network
@@ -134,6 +138,53 @@ def test_a_network_whose_joined_runs_fail_runs_alone() -> None:
     for got in outcomes(network, [numbers(1, 3)] * 4, session):
         np.testing.assert_array_equal(got, numbers(1, 3)["x"])
     assert "one row at most" in str(network.why_alone)
+
+
+def test_runs_that_take_too_much_memory_become_smaller() -> None:
+    def do(x: Array) -> Array:
+        if len(x) > 3:
+            raise OutOfDeviceMemoryError("too many rows")
+        return x * 2
+
+    session = Session(do)
+    network = Network("m", "1", [session], Batching(16, (8,)))
+    requests = [numbers(1, 3, first=i) for i in range(12)]
+    for feeds, got in zip(requests, outcomes(network, requests, session), strict=True):
+        np.testing.assert_array_equal(got, feeds["x"] * 2)
+    assert network.batching == Batching(6)
+    session = Session(lambda x: x if len(x) == 1 else do(np.zeros((9, 3))))
+    network = Network("m", "1", [session])
+    assert len(outcomes(network, requests[:4], session)) == 4
+    assert "too much memory" in str(network.why_alone)
+
+
+def test_all_requests_of_a_lost_device_fail() -> None:
+    def do(x: Array) -> Array:
+        if len(x) > 2:
+            raise DeviceLostError("gone")
+        return x
+
+    session = Session(do)
+    network = Network("m", "1", [session])
+    got = outcomes(network, [numbers(1, 3, first=i) for i in range(4)], session)
+    assert [type(one) for one in got] == [DeviceLostError] * 4
+
+
+def test_sessions_on_several_devices_and_of_one(tmp_path: Path) -> None:
+    path = multiplier(tmp_path / "m.onnx", 3)
+    running = Running(["cpu", "cpu"], 2, Batching(4))
+    models = load_models([str(path)], "auto", running=running)
+    network = models.networks["m"]
+    assert len(network.sessions) == 4
+    assert network.batching.most == 4
+
+    async def ask() -> list[Any]:
+        asked = [network.add({"x": np.float32([[i, 1]])}, ["y"], 99) for i in range(40)]
+        return await asyncio.gather(*(one.future for one in asked))
+
+    for number, (got,) in enumerate(asyncio.run(ask())):
+        np.testing.assert_array_equal(got, [[3 * number, 3]])
+    models.close()
 
 
 @pytest.mark.parametrize(

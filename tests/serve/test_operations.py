@@ -194,6 +194,36 @@ def test_the_server_is_unready_before_it_stops(
             socket.create_connection(("127.0.0.1", server.port), 5).close()
 
 
+def test_no_client_is_reset_at_the_end(models: Models) -> None:
+    """Clients that connect again and again are answered, or find the port closed."""
+    body = json.dumps({"inputs": INPUTS}).encode()
+    head = b"POST /v2/models/adder/infer HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n"
+    whole = head + b"Content-Length: %d\r\n\r\n" % len(body) + body
+    ends: list[str] = []
+    with served(models, delay_s=0.3) as server:
+
+        def ask() -> None:
+            while True:
+                try:
+                    plug = socket.create_connection(("127.0.0.1", server.port), 20)
+                except ConnectionRefusedError:
+                    ends.append("refused")
+                    return
+                with plug:
+                    plug.sendall(whole)
+                    if not plug.recv(1 << 16).startswith(b"HTTP/1.1 200"):
+                        ends.append("lost")
+
+        threads = [threading.Thread(target=ask) for _ in range(16)]
+        for thread in threads:
+            thread.start()
+        time.sleep(0.2)
+        server.server.should_exit = True
+        for thread in threads:
+            thread.join(30)
+    assert ends == ["refused"] * 16
+
+
 def test_the_command_drains_on_sigterm(tmp_path: Path) -> None:
     path = network(tmp_path / "adder.onnx")
     with socket.create_server(("127.0.0.1", 0)) as plug:

@@ -67,7 +67,9 @@ _OPEN = ("ServerLive", "ServerReady")
 """Calls that need no key and have no limit."""
 
 _FEW_BYTES = 1 << 16
-_MOST_CALLS = 1024
+_MOST_CALLS = 256
+"""Calls at a time: gRPC receives the message of each before the sum of all can be checked."""
+
 _HEADS = 1 << 14
 """Bytes of the metadata of a call."""
 

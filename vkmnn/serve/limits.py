@@ -173,6 +173,17 @@ class _Deadline:
         return not others  # somebody else has ended the task too
 
 
+def _attempt(
+    do: Callable[..., Made], args: tuple[Any, ...]
+) -> tuple[Made | None, VkmnnError | None]:
+    """Call a function; return its result, or its error without the frames that hold the body."""
+    try:
+        return do(*args), None
+    except VkmnnError as error:
+        error.__cause__ = error.__context__ = None
+        return None, error.with_traceback(None)
+
+
 class Bodies:
     """Receives the bodies of requests, within limits on the size, the time and the sum of all."""
 
@@ -189,7 +200,14 @@ class Bodies:
 
     async def aside(self, do: Callable[..., Made], *args: Any) -> Made:
         """Call a function in the thread for large bodies, one at a time."""
-        return await asyncio.get_running_loop().run_in_executor(self._reader, do, *args)
+        loop = asyncio.get_running_loop()
+        made, refused = await loop.run_in_executor(self._reader, _attempt, do, args)
+        if refused is not None:
+            try:
+                raise refused
+            finally:
+                del refused  # which would hold on to this frame, and so to the body
+        return made  # type: ignore[return-value]
 
     @asynccontextmanager
     async def received(self, request: Request) -> AsyncIterator[bytes]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import select
 import signal
 import socket
 import sys
@@ -66,6 +67,9 @@ def _socket(family: int, kind: int, protocol: int, address: tuple[object, ...]) 
 _LINGER_S = 2.0
 """Seconds for which the rest of a refused request is read and dropped."""
 
+_LAST_S = 0.5
+"""Seconds between closing the port and closing the connections that rest."""
+
 _OTHER_FILES = 128
 """Open files that are not connections: models, devices, caches."""
 
@@ -86,12 +90,24 @@ class Server(uvicorn.Server):
         self._app = app
         self._delay_s = delay_s
 
+    async def _close_ports(self) -> None:
+        """Stop listening once no client waits to be accepted: the system would reset those."""
+        end = time.monotonic() + _LAST_S
+        for server in self.servers:
+            ports = [one.fileno() for one in server.sockets]
+            while time.monotonic() < end and select.select(ports, [], [], 0)[0]:
+                await asyncio.sleep(0)
+            server.close()
+
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Become unready, wait until balancers have noticed, then finish what was accepted."""
         self._app.begin_stop()
         end = time.monotonic() + self._delay_s
         while time.monotonic() < end and not self.force_exit:
             await asyncio.sleep(0.1)
+        await self._close_ports()
+        if self._delay_s:  # connections that are open may have a request on its way
+            await asyncio.sleep(min(_LAST_S, self._delay_s))
         drain_s = self.config.timeout_graceful_shutdown or 0
         await asyncio.gather(super().shutdown(sockets), self._app.drain(drain_s))
         # uvicorn raises the signal again, which would end the process before models are closed.

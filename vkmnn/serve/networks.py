@@ -7,10 +7,17 @@ import logging
 import threading
 import time
 from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
-from vkmnn.errors import DeviceError, VkmnnError
+from vkmnn.errors import (
+    BudgetError,
+    DeviceLimitError,
+    DeviceLostError,
+    OutOfDeviceMemoryError,
+    OutOfHostMemoryError,
+    VkmnnError,
+)
 from vkmnn.inference_session import NodeArg
 from vkmnn.ir import Array
 from vkmnn.serve.joining import (
@@ -26,6 +33,9 @@ from vkmnn.serve.joining import (
 from vkmnn.serve.limits import HttpError, as_http
 
 _log = logging.getLogger(__name__)
+
+_TOO_LARGE = (OutOfDeviceMemoryError, OutOfHostMemoryError, DeviceLimitError, BudgetError)
+"""Errors of a joined run that fewer rows may avoid."""
 
 
 class Runner(Protocol):
@@ -269,9 +279,10 @@ class Network:
         if len(group) > 1 and self._may_join(session, group[0]):
             try:
                 return list(self._joint(session, group))
-            except VkmnnError as error:
-                if isinstance(error, DeviceError):
-                    return [error] * len(group)
+            except DeviceLostError as error:
+                return [error] * len(group)
+            except _TOO_LARGE as error:
+                self._join_fewer(sum(asked.rows for asked in group), error)
             except BaseException:  # noqa: BLE001 - the single runs tell whose error it is
                 _log.debug("a joined run failed", exc_info=True)
         outcomes: list[list[Array] | BaseException] = []
@@ -296,6 +307,16 @@ class Network:
             for asked, made in zip(group, parts, strict=True)
         ]
 
+    def _join_fewer(self, rows: int, error: VkmnnError) -> None:
+        """Halve the rows of joined runs: those of the last one were too many for the memory."""
+        most = min(rows, self.batching.most) // 2
+        _log.warning("'%s': %d rows are too many for a run: %s", self.name, rows, error)
+        if most <= 1:
+            self._against = "runs of several requests take too much memory"
+            return
+        preferred = tuple(one for one in self.batching.preferred if one <= most)
+        self.batching = replace(self.batching, most=most, preferred=preferred)
+
     def _may_join(self, session: Runner, asked: Asked) -> bool:
         """Return whether rows are independent: a request alone and beside another one agree."""
         with self._checking:
@@ -312,7 +333,10 @@ class Network:
                 if not are_close(ours, alone):
                     self._against = "the results of a row depend on the other rows of its run"
             except VkmnnError as error:
-                if isinstance(error, DeviceError):
+                if isinstance(error, DeviceLostError):
+                    return False
+                if isinstance(error, _TOO_LARGE):
+                    self._join_fewer(2 * asked.rows, error)
                     return False
                 # The request itself may be wrong: then it fails alone too, and decides nothing.
                 if _runs(session, self._names, asked.feeds):
