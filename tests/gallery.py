@@ -163,12 +163,11 @@ def cases() -> dict[str, Callable[[Path], Case]]:
 
 def figures(name: str, model: onnx.ModelProto, feeds: Mapping[str, Array]) -> tuple[str, ...]:
     """Return a network's row: size, nodes, kernels, and processor time by onnxruntime's."""
-    import onnxruntime
-
     import vkmnn
+    from tests.onnxruntime_oracle import open_oracle
 
     data = model.SerializeToString()
-    peer: Any = onnxruntime.InferenceSession(data, providers=["CPUExecutionProvider"])
+    peer: Any = open_oracle(data)
     with vkmnn.InferenceSession(data) as session:
         session.run(None, feeds)
         before = session.counters()["commands"]

@@ -50,7 +50,7 @@ class Options:
     driver: str | None = None
     validation: bool | None = None
     on_overflow: OnOverflow = "warn"
-    input_shapes: Mapping[str, Sequence[int]] | None = None
+    input_shapes: Mapping[str, tuple[int | str | None, ...]] | None = None
     labels: Sequence[str] | str | Path | None = None
     threshold: float | None = None
     size: tuple[int, int] | None = None
