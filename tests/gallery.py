@@ -26,7 +26,6 @@ from tests.model.yolov5s import yolov5s
 from tests.networks.page import WRITTEN
 from tests.pipelines.networks import Array
 from tests.tutorials import ROOT, command, working_in
-from vkmnn.host.sessions import session_options
 
 PAGE = ROOT / "docs" / "gallery.md"
 PICTURES = ROOT / "docs" / "images" / "gallery"
@@ -163,14 +162,11 @@ def cases() -> dict[str, Callable[[Path], Case]]:
 
 def figures(name: str, model: onnx.ModelProto, feeds: Mapping[str, Array]) -> tuple[str, ...]:
     """Return a network's row: size, nodes, kernels, and processor time by onnxruntime's."""
-    import onnxruntime
-
     import vkmnn
+    from tests.onnxruntime_oracle import open_oracle
 
     data = model.SerializeToString()
-    peer: Any = onnxruntime.InferenceSession(
-        data, session_options(), providers=["CPUExecutionProvider"]
-    )
+    peer: Any = open_oracle(data)
     with vkmnn.InferenceSession(data) as session:
         session.run(None, feeds)
         before = session.counters()["commands"]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import shlex
+import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,6 +17,7 @@ from typing import Any
 import numpy as np
 import pytest
 from onnx import TensorProto
+from PIL import Image
 
 from tests.cli.conftest import Cli
 from tests.pipelines import test_detect as boxes
@@ -23,6 +25,7 @@ from tests.pipelines.networks import Array, canned
 from tests.pipelines.test_detect import LABELS, ULTRALYTICS
 from tests.pipelines.test_people import heat, retinaface, scrfd, simcc, yunet
 from tests.pipelines.test_pixels import SEGMENT, half_maps
+from tests.tflite_files import Writer
 
 FLOAT, INT32, INT64, UINT8 = (
     TensorProto.FLOAT, TensorProto.INT32, TensorProto.INT64, TensorProto.UINT8,
@@ -313,3 +316,25 @@ def test_grey_networks_scale_their_guesses(cli: Cli, tmp_path: Path, street: Pat
     net = RIGHT["classifier of digits"][0]
     result = cli("run", net.save(tmp_path), "-i", street, "-d", "cpu")
     assert "GREY, pixel / 255, mean 0.449, std 0.226" in " ".join(result.err.split())
+
+
+@pytest.mark.parametrize(("kind", "zero"), [("UINT8", 0), ("INT8", -128)])
+def test_tflite_with_metadata(cli: Cli, tmp_path: Path, street: Path, kind: str, zero: int) -> None:
+    """Quantised pixels and scores, and labels in the archive at the end of the file."""
+    made = Writer()
+    image = made.tensor((1, 32, 32, 3), kind, scale=1 / 255, zero=zero, name="image")
+    scores = made.tensor((1, 3), kind, scale=1 / 255, zero=zero, name="scores")
+    axes = made.constant(np.array([1, 2], np.int32))
+    made.op("MEAN", [image, axes], [scores], ("ReducerOptions", {"keep_dims": False}))
+    made.faces([image], [scores])
+    path = tmp_path / "model.tflite"
+    path.write_bytes(made.finish())
+    with zipfile.ZipFile(path, "a") as attached:
+        attached.writestr("labels.txt", "red\ngreen\nblue\n")
+    Image.fromarray(np.full((48, 48, 3), (20, 40, 250), np.uint8)).save(street)
+    result = cli("run", path, "-i", street, "-d", "cpu", "--json")
+    made_of = json.loads(result.out)
+    assert made_of["task"] == "image-classification"
+    found = made_of["results"][0]["result"]
+    assert [one["label"] for one in found] == ["blue", "green", "red"]
+    assert found[0]["score"] == pytest.approx(250 / 255, abs=0.01)

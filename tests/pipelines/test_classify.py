@@ -104,6 +104,27 @@ def test_pixels_of_eight_bits_channels_last(tmp_path: Path, street: Path) -> Non
     np.testing.assert_allclose(found.scores, want, atol=1e-5)
 
 
+def test_shapes_that_a_file_leaves_open(tmp_path: Path, street: Path) -> None:
+    path = classifier(tmp_path / "m.onnx", ("N", 3, "H", "W"))
+    shapes = {"x": (1, 3, 40, 48)}
+    with vkmnn.pipeline("classify", path, device="cpu", input_shapes=shapes, tell=list) as pipe:
+        pipe(street)
+        assert pipe.network.processor.fit.size == (40, 48)
+
+
+@pytest.mark.torch
+def test_torchscript_takes_shapes_from_the_command(tmp_path: Path, street: Path) -> None:
+    torch = pytest.importorskip("torch")
+    from vkmnn.cli.app import run_cli
+
+    parts = torch.nn.Conv2d(3, 5, 3), torch.nn.AdaptiveAvgPool2d(1), torch.nn.Flatten()
+    traced = torch.jit.trace(torch.nn.Sequential(*parts).eval(), torch.zeros(1, 3, 32, 32))
+    torch.jit.save(traced, tmp_path / "m.pt")
+    line = ["run", str(tmp_path / "m.pt"), "-i", str(street), "-d", "cpu"]
+    assert run_cli(line) == 1
+    assert run_cli([*line, "--shape", "input=1,3,32,32"]) == 0
+
+
 def test_options_of_normalisation(tmp_path: Path, street: Path) -> None:
     path = classifier(tmp_path / "m.onnx")
     scores = [

@@ -19,6 +19,7 @@ from rich.text import Text
 
 from vkmnn.base.media import FILMS, PICTURES, SOUNDS, has_suffix
 from vkmnn.cli.console import document, heading, note, out, progress, show, table, time_text
+from vkmnn.cli.feeds import shapes_to_open
 from vkmnn.cli.literals import FILLERS, parse_value
 from vkmnn.cli.media_inputs import PAINTING, Inputs, TaskOptions, read_inputs
 from vkmnn.cli.run import RunOptions
@@ -47,9 +48,10 @@ def run_pipeline(
         options: the options of all runs; `inputs` names the files.
         tasks: the options of pipelines.
         output: destination of the results.
-        compare: refused, like shapes, since both are only for arrays.
+        compare: refused, like shapes that the file states, since both are only for arrays.
     """
-    if compare is not None or options.shapes:
+    shapes = shapes_to_open(model, options.shapes) if options.shapes else {}
+    if compare is not None or (options.shapes and not shapes):
         raise InvalidInputError(
             f"{'--compare' if compare else '--shape'} is for arrays, and an input is an image, "
             "a sound or a text",
@@ -78,6 +80,7 @@ def run_pipeline(
         "precision": options.precision,
         "unsupported": options.unsupported,
         "on_overflow": options.on_overflow,
+        "input_shapes": shapes or None,
         "tell": tell,
     }
     with _opened(model, given, tasks, inputs) as pipe:

@@ -23,6 +23,7 @@ from vkmnn.pipelines.films import frames_of
 from vkmnn.pipelines.image_processor import ImageProcessor
 from vkmnn.pipelines.networks import Loaded, PictureNetwork, input_of
 from vkmnn.pipelines.options import Check, Options, checked_settings
+from vkmnn.pipelines.picture_input import PictureInput
 from vkmnn.pipelines.pictures import Picture, read_picture
 from vkmnn.pipelines.placing import Placed
 from vkmnn.pipelines.reading_processors import processor_of
@@ -204,6 +205,8 @@ class PicturePipeline(Pipeline, Generic[ResultT]):
         made = found[0] if found else self.usual_processor(loaded)
         if taken.is_raw:
             made = replace(made, scale=1.0, mean=(0.0,), std=(1.0,))
+        elif found is None and taken.quantization is not None:
+            made = _as_bytes(made, taken)
         if found is None and taken.channels == 1:
             made = _in_grey(made)
         wanted = options.size or taken.size
@@ -387,6 +390,15 @@ def listed(inputs: Any) -> list[Any] | None:
     if isinstance(inputs, np.ndarray) and inputs.ndim == 4:
         return list(inputs)
     return None
+
+
+def _as_bytes(made: ImageProcessor, taken: PictureInput) -> ImageProcessor:
+    """Return guessed preprocessing for quantised inputs: their values are the pixels' bytes."""
+    kind = np.dtype(taken.dtype)
+    if taken.quantization is None or kind.kind not in "ui" or kind.itemsize != 1:
+        return made
+    scale, zero = taken.quantization
+    return replace(made, scale=scale, mean=((zero - int(np.iinfo(kind).min)) * scale,), std=(1.0,))
 
 
 def _in_grey(made: ImageProcessor) -> ImageProcessor:

@@ -86,6 +86,7 @@ def load(model: Model, options: Options) -> Loaded:
     network = load_network(
         model if path is None else path,
         options.budget,
+        shapes=options.input_shapes,
         optimised=False,
         unsupported=options.unsupported,
     )

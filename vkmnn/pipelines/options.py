@@ -29,6 +29,7 @@ class Options:
     Attributes:
         device: as for `InferenceSession`, like `precision`, `budget`, `unsupported`, `driver`,
             `validation` and `on_overflow`.
+        input_shapes: shapes of inputs for which the file states none (TorchScript), or others.
         labels: class names in order, or a file that lists them.
         threshold: the lowest score to report.
         size: height and width of the network's input.
@@ -49,6 +50,7 @@ class Options:
     driver: str | None = None
     validation: bool | None = None
     on_overflow: OnOverflow = "warn"
+    input_shapes: Mapping[str, tuple[int | str | None, ...]] | None = None
     labels: Sequence[str] | str | Path | None = None
     threshold: float | None = None
     size: tuple[int, int] | None = None
