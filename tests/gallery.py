@@ -166,7 +166,7 @@ def figures(name: str, model: onnx.ModelProto, feeds: Mapping[str, Array]) -> tu
     from tests.onnxruntime_oracle import open_oracle
 
     data = model.SerializeToString()
-    peer: Any = open_oracle(data)
+    peer = open_oracle(data)
     with vkmnn.InferenceSession(data) as session:
         session.run(None, feeds)
         before = session.counters()["commands"]
