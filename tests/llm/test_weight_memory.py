@@ -165,6 +165,5 @@ def test_memory_of_a_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     )
     loaded, used = (int(number) / size for number in done.stdout.split())
     # Weights in host memory and on a device in host memory would be 2.
-    print(loaded, used)
     assert loaded < 1.6
     assert used < 1.6
