@@ -223,7 +223,8 @@ def test_scales_that_float16_does_not_hold_are_float32(tmp_path: Path) -> None:
         blocks = described.random_blocks("Q4_K", (2, 256), factor, np.random.default_rng(1))
         path = tmp_path / "blocks"
         path.write_bytes(blocks.tobytes())
-        tensor = StoredTensor(path, "w", GGUF_TYPES[12], (2, 256), 0)
+        version = path.stat().st_size, path.stat().st_mtime_ns
+        tensor = StoredTensor(path, "w", GGUF_TYPES[12], (2, 256), 0, version)
         made = Coded([tensor], [None]).read()
         assert made["scales"].dtype == np.float32
         found = decode(made["codes"].reshape(2, 8, 16), made["scales"], made["zeros"], 4, 256)

@@ -6,9 +6,12 @@ it are killed (SIGBUS) or compute wrong results.
 
 from __future__ import annotations
 
+import ctypes
 import mmap
 import os
 from contextlib import suppress
+from math import prod
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -17,6 +20,8 @@ from vkmnn.base.threads import Workers
 
 CHUNK_BYTES = 16 << 20
 MAX_THREADS = 4
+OWN_PAGES = 1 << 20
+"""Bytes from which an array gets pages of its own."""
 
 
 class MappedFile(mmap.mmap):
@@ -47,10 +52,7 @@ def read_file(descriptor: int) -> MappedFile:
     before = os.fstat(descriptor)
     file = MappedFile(-1, before.st_size)
     file.own = False
-    advice = getattr(mmap, "MADV_HUGEPAGE", None)
-    if advice is not None:
-        with suppress(OSError):  # a system without large pages
-            file.madvise(advice)
+    _use_large_pages(file)
     starts = range(0, before.st_size, CHUNK_BYTES)
     parallel = hasattr(os, "preadv")
     threads = min(MAX_THREADS, len(starts), os.cpu_count() or 1) if parallel else 0
@@ -66,6 +68,36 @@ def read_file(descriptor: int) -> MappedFile:
     if (after.st_size, after.st_mtime_ns) != (before.st_size, before.st_mtime_ns):
         raise FileChangedError("it changed while it was read")
     return file
+
+
+def paged(shape: tuple[int, ...], dtype: npt.DTypeLike) -> npt.NDArray[Any]:
+    """Return an uninitialised array; a large one has pages of its own.
+
+    They go back to the system with the array. The C library keeps freed memory between others.
+    """
+    nbytes = prod(shape) * np.dtype(dtype).itemsize
+    if nbytes < OWN_PAGES:
+        return np.empty(shape, dtype)
+    private: dict[str, int] = {}  # pages that children do not share have the larger size
+    if hasattr(mmap, "MAP_PRIVATE"):
+        private["flags"] = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
+    pages = mmap.mmap(-1, nbytes, **private)
+    _use_large_pages(pages)
+    made: npt.NDArray[Any] = np.ndarray(shape, dtype, pages)
+    return made
+
+
+def give_back_freed() -> None:
+    """Return memory that has been freed to the system; glibc keeps it for later otherwise."""
+    with suppress(AttributeError, OSError, TypeError):  # another C library
+        ctypes.CDLL(None).malloc_trim(0)
+
+
+def _use_large_pages(pages: mmap.mmap) -> None:
+    advice = getattr(mmap, "MADV_HUGEPAGE", None)
+    if advice is not None:
+        with suppress(OSError):  # a system without large pages
+            pages.madvise(advice)
 
 
 def _read(descriptor: int, part: memoryview, start: int) -> None:

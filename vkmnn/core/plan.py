@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from vkmnn.base.budget import Meter, unlimited
+from vkmnn.base.lazy_array import whole
 from vkmnn.core.backend import Backend, MemoryUse, OpsRejectedError, Segment, Timing
 from vkmnn.core.bound import Begun, BoundPlan, Lane
 from vkmnn.core.device_tensor import DeviceTensor, as_array
@@ -159,7 +160,7 @@ class Plan:
 
     def _output(self, name: str, host: Mapping[str, Array], feeds: Mapping[str, Array]) -> Array:
         if name in self._constants:
-            constant: Array = self._constants[name].copy()
+            constant: Array = np.array(whole(self._constants[name]))
             return constant
         found: Any = host[name]
         shared = isinstance(found, DeviceTensor)
@@ -208,7 +209,8 @@ class Plan:
         return all(self._main_backend.holds(self.infos[name].dtype) for name in names)
 
     def _constant_outputs(self) -> dict[str, Array]:
-        return {name: self._constants[name] for name in self._outputs if name in self._constants}
+        known = self._constants
+        return {name: whole(known[name]) for name in self._outputs if name in known}
 
     def begin(self, feeds: Mapping[str, Array]) -> Begun | None:
         """Start a non-exclusive run without waiting; None if it would have to wait."""

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from vkmnn.base.budget import Meter
+from vkmnn.base.lazy_array import whole
 from vkmnn.base.records import dataclass
 from vkmnn.core.backend import Backend, MemoryUse, Tuning
 from vkmnn.core.bound import Begun, Bound, CopyingRun
@@ -375,7 +376,7 @@ class Program:
 
     def _owned(self, name: str, values: Mapping[str, Value], feeds: Mapping[str, Value]) -> Value:
         """Return an output that shares no memory with inputs and constants."""
-        value = values[name] if name in values else self.graph.constants[name]
+        value = values[name] if name in values else whole(self.graph.constants[name])
         if not isinstance(value, np.ndarray):
             return value
         fed = (feed for feed in feeds.values() if isinstance(feed, np.ndarray))

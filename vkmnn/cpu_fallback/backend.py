@@ -7,6 +7,7 @@ from collections.abc import Collection, Mapping, Sequence
 from itertools import groupby, islice
 
 from vkmnn.base.elements import FLOATS, FloatElement
+from vkmnn.base.lazy_array import whole
 from vkmnn.base.threads import Workers
 from vkmnn.core.backend import Backend, Segment, Timing
 from vkmnn.core.execution import Command, Execution, Rejection
@@ -91,7 +92,9 @@ class CpuSegment(Segment):
         execution = command.execution
         assert isinstance(execution, NumpyExecution)
         inputs = [
-            None if tensor is None else host[tensor.name] if tensor.value is None else tensor.value
+            None
+            if tensor is None
+            else whole(tensor.value if tensor.value is not None else host[tensor.name])
             for tensor in command.inputs
         ]
         infos = [tensor.info for tensor in command.outputs]

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from vkmnn.base.lazy_array import whole
 from vkmnn.base.registry import Registry
 from vkmnn.cpu_fallback.narrow_floats import computes_fp16
 from vkmnn.cpu_fallback.results import checked_results, is_foreign
@@ -100,7 +101,7 @@ def run_op(
     check_attrs(op)
     try:
         with np.errstate(all="ignore"):
-            results = (kernel or _execution(op))(op, inputs, outputs)
+            results = (kernel or _execution(op))(op, [whole(one) for one in inputs], outputs)
     except VkmnnError as error:
         if error.op is None:
             error.op, error.node = op.type, op.name

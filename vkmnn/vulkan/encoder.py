@@ -359,6 +359,7 @@ class VulkanEncoder:
         *,
         full: bool = False,
         words: int = 0,
+        others: tuple[Array, ...] = (),
     ) -> Tensor:
         """Return a tensor that holds `pack(source.value)`, packed and uploaded once per session.
 
@@ -370,10 +371,11 @@ class VulkanEncoder:
                 `key`, which then must change with the packing; 0 keeps it out of files.
             full: the result is 32-bit words, whatever the current op's floats are: either floats
                 to be kept exact, or integers with floats packed into them.
+            others: further constants that `pack` reads.
         """
         assert source.value is not None
         element = "f32" if full else self._narrow(source.dtype)
-        packed = PackedConstant(source.value, key, pack, element, words=words)
+        packed = PackedConstant(source.value, key, pack, element, words=words, others=others)
         return self._constant(source.name, packed)
 
     def constant_like(self, source: Tensor, packed: PackedConstant) -> Tensor:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import field
+from dataclasses import field, replace
 
 from vkmnn.base.elements import FloatElement
+from vkmnn.base.lazy_array import whole
 from vkmnn.base.records import dataclass
 from vkmnn.core.float_range import to_element
 from vkmnn.core.tensor import Tensor
@@ -33,7 +34,7 @@ class PackedConstant:
 
     With `image`, its rows [height, width, 4] are the texels of an image. `words` is the number of
     elements of the packed form, 0 if only `pack` knows: a form from a file must have as many, as
-    kernels read them all.
+    kernels read them all. `others` are further constants that `pack` reads.
     """
 
     source: Array
@@ -42,6 +43,7 @@ class PackedConstant:
     element: FloatElement = "f32"
     image: bool = False
     words: int = 0
+    others: tuple[Array, ...] = ()
 
     @property
     def form(self) -> str:
@@ -50,11 +52,11 @@ class PackedConstant:
 
     def of(self, source: Array) -> PackedConstant:
         """Return the same form of another constant."""
-        return PackedConstant(source, self.key, self.pack, self.element, self.image, self.words)
+        return replace(self, source=source)
 
     def array(self, name: str) -> Array:
         """Return the words to upload; `name` is for the error of an integer beyond int32."""
-        packed = self.pack(self.source)
+        packed = self.pack(whole(self.source))
         if self.element != "f32":
             return to_element(packed, self.element)
         return to_storage(packed, name)

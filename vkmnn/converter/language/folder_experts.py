@@ -131,7 +131,7 @@ def _microscaled(
     return {
         name: _Microscaled(
             *(blocks.path, blocks.name, MXFP4, (shape[0], rows, shape[2] * MXFP4.count), 0),
-            *(blocks, first, every, scales),
+            *(blocks.version, blocks, first, every, scales),
         )
         for name, rows, first, every in _matrices(match, blocks, shape[1])
     }
@@ -145,7 +145,7 @@ def _apart(match: re.Match[str], tensor: StoredTensor) -> dict[str, StoredTensor
     return {
         name: kind(
             *(tensor.path, tensor.name, tensor.type, (shape[0], rows, *shape[1:-1]), 0),
-            *(tensor, first, every),
+            *(tensor.version, tensor, first, every),
         )
         for name, rows, first, every in _matrices(match, tensor, shape[-1])
     }

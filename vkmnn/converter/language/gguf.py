@@ -14,7 +14,7 @@ import numpy as np
 
 from vkmnn.base.records import dataclass
 from vkmnn.converter.language.blocks import GGUF_TYPES, OTHER_TYPES
-from vkmnn.converter.language.stored import LARGEST, StoredTensor
+from vkmnn.converter.language.stored import LARGEST, StoredTensor, version_of
 from vkmnn.errors import ModelFileError
 
 MAGIC = b"GGUF"
@@ -77,9 +77,8 @@ def read_gguf(path: Path) -> Gguf:
 
 def _read_one(path: Path) -> Gguf:
     try:
-        size = path.stat().st_size
         with path.open("rb") as file:
-            return _Reader(path, file, size).read()
+            return _Reader(path, file, version_of(file)).read()
     except (OSError, ValueError) as error:
         raise ModelFileError(
             f"'{path}' cannot be read: {error}",
@@ -97,8 +96,9 @@ def _damaged(path: Path, what: str) -> ModelFileError:
 class _Reader:
     """Reads a file from its start; raises if the file is too short."""
 
-    def __init__(self, path: Path, file: BufferedReader, size: int) -> None:
-        self._path, self._file, self._size, self._at = path, file, size, 0
+    def __init__(self, path: Path, file: BufferedReader, version: tuple[int, int]) -> None:
+        self._path, self._file, self._version = path, file, version
+        self._size, self._at = version[0], 0
 
     def read(self) -> Gguf:
         if self._take(4) != MAGIC:
@@ -137,7 +137,7 @@ class _Reader:
                 continue
             if offset % step:
                 raise self._wrong(f"tensor '{name[:200]}' is not aligned")
-            found[name] = StoredTensor(self._path, name, kind, shape, start + offset)
+            found[name] = StoredTensor(self._path, name, kind, shape, start + offset, self._version)
             found[name].check(self._size)
         return Gguf(self._path, keys, found, others)
 

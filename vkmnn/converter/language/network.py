@@ -125,7 +125,7 @@ class NetworkBuilder:
         weights = LazyWeights()
         for number, (source, part) in enumerate(self._sources):
             weights.add(number, proto.graph.initializer[number], source, part)
-        return ModelFile(proto, weights, None)
+        return ModelFile(proto, weights, None, weights.again)
 
     # --- nodes and constants ---------------------------------------------------------------------
 

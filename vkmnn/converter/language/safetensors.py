@@ -11,7 +11,7 @@ from typing import Any
 
 from vkmnn.converter.language.blocks import BF16, F16, F32, F64, U8
 from vkmnn.converter.language.folder_experts import with_experts
-from vkmnn.converter.language.stored import LARGEST, StoredTensor
+from vkmnn.converter.language.stored import LARGEST, StoredTensor, version_of
 from vkmnn.errors import ModelFileError
 
 INDEX = "model.safetensors.index.json"
@@ -29,8 +29,8 @@ def read_header(path: Path) -> tuple[dict[str, StoredTensor], dict[str, str]]:
         ModelFileError: it is missing, damaged, or something else.
     """
     try:
-        size = path.stat().st_size
         with path.open("rb") as file:
+            size, _ = version = version_of(file)
             length = int.from_bytes(file.read(8), "little")
             if not 2 <= length <= min(_MAX_HEADER, size - 8):
                 raise _damaged(path, f"its header has {length} bytes, the file {size}")
@@ -60,7 +60,9 @@ def read_header(path: Path) -> tuple[dict[str, StoredTensor], dict[str, str]]:
             raise _damaged(path, f"tensor '{name[:200]}' ends past the end of the file")
         spans.append(span)
         if dtype in _TYPES:
-            found[name] = StoredTensor(path, name, _TYPES[dtype], shape, 8 + length + begin)
+            found[name] = StoredTensor(
+                path, name, _TYPES[dtype], shape, 8 + length + begin, version
+            )
             found[name].check(size)
         else:
             others[name] = dtype

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from io import FileIO
+from io import BufferedReader, FileIO
 from math import prod
 from pathlib import Path
 
 import numpy as np
 
+from vkmnn.base.mapped_files import paged
 from vkmnn.base.records import dataclass
 from vkmnn.converter.language.blocks import BlockType, Bytes
 from vkmnn.errors import ModelFileError
@@ -33,6 +35,7 @@ class StoredTensor:
         type: how its elements are stored.
         shape: its shape, with contiguous elements along the last axis.
         offset: offset of its first byte.
+        version: size and modification time of the file when its header was read.
     """
 
     path: Path
@@ -40,6 +43,7 @@ class StoredTensor:
     type: BlockType
     shape: tuple[int, ...]
     offset: int
+    version: tuple[int, int]
 
     @property
     def row_bytes(self) -> int:
@@ -105,7 +109,7 @@ class StoredTensor:
 
     def floats(self) -> Array:
         """Return the elements as float32."""
-        made = np.empty((self.rows, self.shape[-1] if self.shape else 1), np.float32)
+        made = paged((self.rows, self.shape[-1] if self.shape else 1), np.float32)
         for rows, blocks in self._parts():
             made[rows] = self.type.floats(blocks).reshape(blocks.shape[0], -1)
         return made.reshape(self.shape)
@@ -154,16 +158,30 @@ def opened(tensor: StoredTensor) -> Iterator[FileIO]:
     """Open the file of a tensor for reading.
 
     Raises:
-        ModelFileError: it cannot be read.
+        ModelFileError: it cannot be read, or has changed since its header was read.
     """
     try:
         # Not mapped: a file that becomes shorter meanwhile would end the process.
         with tensor.path.open("rb", buffering=0) as file:
+            version = version_of(file)
+            if version[0] < tensor.version[0]:
+                raise tensor.damaged("the file has become shorter")
+            if version != tensor.version:
+                raise ModelFileError(
+                    f"'{tensor.path}' has changed since the model was loaded",
+                    hint="load the model again; weights are read from their file when needed",
+                )
             yield file
     except (OSError, ValueError) as error:
         raise ModelFileError(
             f"'{tensor.path}' cannot be read: {error}", hint="check the path and its permissions"
         ) from error
+
+
+def version_of(file: BufferedReader | FileIO) -> tuple[int, int]:
+    """Return the size and modification time of an open file."""
+    status = os.fstat(file.fileno())
+    return status.st_size, status.st_mtime_ns
 
 
 def read_bytes(file: FileIO, tensor: StoredTensor, start: int, shape: tuple[int, ...]) -> Bytes:

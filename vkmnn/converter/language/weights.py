@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
+from vkmnn.base.mapped_files import paged
 from vkmnn.base.records import dataclass
 from vkmnn.base.threads import Workers
 from vkmnn.converter.language.stored import StoredTensor
@@ -66,7 +67,7 @@ class Coded:
         """Return the parts with numbers of a type, and whether that holds them."""
         rows = sum(one.rows for one in self.tensors)
         made: dict[str, Array] = {
-            part: np.empty((rows, size), np.uint8 if part == "codes" else dtype)
+            part: paged((rows, size), np.uint8 if part == "codes" else dtype)
             for part, size in self.tensors[0].coded_parts().items()
         }
         start, fits = 0, True
@@ -125,9 +126,15 @@ class LazyWeights(Mapping[int, Bytes]):
         place, part = self._places[number]
         if part not in self._read.get(place, {}):
             self._read = {place: dict(self._parts(place))}
-        array = np.ascontiguousarray(self._read[place].pop(part))
+        array = self._read[place].pop(part)
         self._tensors[number].data_type = TYPES[array.dtype]
-        return array.reshape(-1).view(np.uint8)
+        return _bytes(array)
+
+    def again(self, number: int) -> Callable[[], Bytes]:
+        """Return a function that reads the bytes of an initializer once more, on any thread."""
+        place, part = self._places[number]
+        source = self._sources[place]
+        return lambda: _bytes(source.read()[part])
 
     def _parts(self, place: int) -> Mapping[str, Array]:
         """Return the arrays of a source, and have the next ones read."""
@@ -152,3 +159,7 @@ class LazyWeights(Mapping[int, Bytes]):
     def __len__(self) -> int:
         """Return how many there are."""
         return len(self._places)
+
+
+def _bytes(array: Array) -> Bytes:
+    return np.ascontiguousarray(array).reshape(-1).view(np.uint8)

@@ -11,6 +11,7 @@ from typing import IO, Any
 
 import numpy as np
 
+from vkmnn.base.lazy_array import as_lazy, whole_once
 from vkmnn.base.whole_files import replacing
 from vkmnn.converter.native.values import UnstorableError, encode
 from vkmnn.errors import ConversionError, InvalidInputError
@@ -121,7 +122,7 @@ def _write_data(file: IO[bytes], constants: Sequence[Stored]) -> None:
     at = 0
     for constant in constants:
         file.write(bytes(constant.at - at))
-        file.write(constant.array.reshape(-1).view(np.uint8).data)
+        file.write(whole_once(constant.array).reshape(-1).view(np.uint8).data)
         at = constant.end
 
 
@@ -135,7 +136,8 @@ def _write_whole(path: Path, head: bytes, constants: Sequence[Stored]) -> None:
 def _lay_out(graph: Graph, half: bool) -> Iterator[Stored]:
     """Yield the constants with their offsets in the data."""
     at = 0
-    for name, array in graph.constants.items():
+    for name, source in graph.constants.items():
+        array = whole_once(source)
         try:
             dtype = DType.from_numpy(array.dtype)
         except ValueError as error:
@@ -152,7 +154,9 @@ def _lay_out(graph: Graph, half: bool) -> Iterator[Stored]:
             little = little.view(np.dtype(f"u{little.dtype.itemsize}"))
         kept = DType.FLOAT16 if stored.dtype != array.dtype else dtype
         rounded = kept is not dtype and not np.array_equal(stored.astype(array.dtype), array)
-        yield Stored(name, dtype, kept, little, at, rounded)
+        # A weight that is not in memory is read again when it is written, one at a time.
+        same = as_lazy(source) is not None and little.dtype == source.dtype
+        yield Stored(name, dtype, kept, source if same else little, at, rounded)
         at += little.nbytes + -little.nbytes % ALIGNMENT
 
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from math import prod
 from typing import TYPE_CHECKING
 
 from vkmnn.base.budget import Meter
+from vkmnn.base.lazy_array import as_lazy, lazy, root_of
 from vkmnn.converter.onnx.branches import GRAPH_ATTRIBUTES, inline_branch, is_if, reads
 from vkmnn.converter.onnx.host_nodes import (
     HostCheck,
@@ -100,7 +101,7 @@ class GraphBuilder:
         self._model = file.proto
         self._functions = LocalFunctions(file.proto.functions)
         self._proto = file.proto.graph
-        self._weights = file.weights
+        self._weights, self._again = file.weights, file.again
         self.folder = file.folder
         self.graph = Graph(self._proto.name or "model", [], [], metadata=metadata_of(file.proto))
         self._facts = Facts(self.graph.constants)
@@ -210,7 +211,7 @@ class GraphBuilder:
         """Add a constant tensor, sharing small equal ones, and return its name."""
         # Views of the same memory are the same: of a table that the last product reads as well.
         large = array.nbytes > _SHARED_CONSTANT_BYTES
-        what = (array.ctypes.data, array.strides) if large else array.tobytes()
+        what = _memory_of(array) if large else array.tobytes()
         key = (array.dtype.name, array.shape, what)
         found = self._shared.get(key)
         if found is None or (large and self.graph.constants.get(found) is None):
@@ -274,7 +275,8 @@ class GraphBuilder:
                 continue
             initializers.add(tensor.name)
             if tensor.name in read:
-                self._read_initializer(tensor, self._weights.get(number), tensor.name)
+                again = None if self._again is None else self._again(number)
+                self._read_initializer(tensor, self._weights.get(number), tensor.name, again)
         for sparse in self._proto.sparse_initializer:
             self._read_sparse(sparse, sparse.values.name)
         for value in (*self._proto.value_info, *self._proto.output):
@@ -310,9 +312,18 @@ class GraphBuilder:
             return info
         return replace(info, shape=None)
 
-    def _read_initializer(self, tensor: onnx.TensorProto, raw: Bytes | None, name: str) -> None:
+    def _read_initializer(
+        self,
+        tensor: onnx.TensorProto,
+        raw: Bytes | None,
+        name: str,
+        again: Callable[[], Bytes] | None = None,
+    ) -> None:
         try:
-            self.graph.constants[name] = array_from_tensor(tensor, self.folder, raw)
+            array = array_from_tensor(tensor, self.folder, raw)
+            if again is not None:
+                array = lazy(array, lambda: array_from_tensor(tensor, None, again()))
+            self.graph.constants[name] = array
         except ConversionError as error:
             if self._host_check is None or tensor.HasField("segment"):
                 self._refuse_tensor("Initializer", name, error.message)
@@ -760,3 +771,10 @@ def _unique(names: Iterable[str], kind: str) -> set[str]:
             )
         seen.add(name)
     return seen
+
+
+def _memory_of(array: Array) -> object:
+    """Return what identifies the memory of a large array, and the order of its elements there."""
+    if as_lazy(array) is not None:
+        return id(root_of(array))
+    return array.ctypes.data, array.strides

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from io import BytesIO
 from itertools import chain
 from pathlib import Path
@@ -32,12 +32,14 @@ class ModelFile(NamedTuple):
     """A model as it was read.
 
     `weights` holds the data of large initializers, by their index in the graph: `proto` has them
-    with empty raw_data. `folder` may contain external data.
+    with empty raw_data. `folder` may contain external data. `again` returns, by that index, a
+    function that reads data once more; None if the data is not in files.
     """
 
     proto: onnx.ModelProto
     weights: Mapping[int, Bytes]
     folder: Path | None
+    again: Callable[[int], Callable[[], Bytes]] | None = None
 
 
 def read_model(model: str | Path | bytes | onnx.ModelProto | ModelFile) -> ModelFile:

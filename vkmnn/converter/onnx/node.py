@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Protocol, TypeVar, get_type_hints
 
 import numpy as np
 
+from vkmnn.base.lazy_array import as_array
 from vkmnn.converter.onnx.source import SourceNode
 from vkmnn.converter.onnx.tensors import array_from_tensor
 from vkmnn.errors import ConversionError, ModelError, PluginError
@@ -369,7 +370,7 @@ class NodeContext:
 
     def constant(self, value: object, dtype: DType | None = None) -> str:
         """Return the name of a constant tensor of this value (numpy's dtype unless given)."""
-        return self._builder.constant(np.asarray(value, dtype.numpy if dtype else None))
+        return self._builder.constant(as_array(value, dtype.numpy if dtype else None))
 
     def ints_constant(self, values: Sequence[builtins.int]) -> str:
         """Return the name of a constant 1-D int64 tensor."""

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from vkmnn.base.lazy_array import derived
 from vkmnn.base.records import dataclass
 from vkmnn.converter.passes.base import NoMatch, PatternPass, merged_source
 from vkmnn.converter.passes.code_rows import has_codes
@@ -101,7 +102,7 @@ class MergeCodes(MergedProducts[MatMulNBitsAttrs]):
         for place in (_CODES, _BIAS, _SCALES, _ZEROS):
             arrays = _columns(match, place, index)
             if arrays is not None:
-                joined[place] = np.concatenate(arrays)
+                joined[place] = derived(lambda *parts: np.concatenate(parts), *arrays)
         sizes = [one.attrs.columns for one in match]
         inputs = _add_joined(match, joined, op.name, index)
         put_together(match, inputs, replace(op.attrs, columns=sum(sizes)), sizes, index)
@@ -142,9 +143,7 @@ class FuseGate(PatternPass[_Gate]):
         for place in (_CODES, _BIAS, _SCALES, _ZEROS):
             arrays = _columns(pair, place, index)
             if arrays is not None:
-                twos = [array.reshape(-1, 2, *array.shape[1:]) for array in arrays]
-                fours = np.concatenate(twos, axis=1)
-                joined[place] = fours.reshape(-1, *fours.shape[2:])
+                joined[place] = derived(_in_fours, *arrays)
         attrs = replace(
             op.attrs,
             columns=2 * op.attrs.columns,
@@ -155,6 +154,13 @@ class FuseGate(PatternPass[_Gate]):
         inputs = _add_joined(pair, joined, op.name, index)
         source = merged_source(pair)
         index.replace(op, Op("MatMulNBits", op.name, inputs, list(op.outputs), attrs, source))
+
+
+def _in_fours(*pair: Array) -> Array:
+    """Interleave two arrays along the first axis: two rows of one, two of the other."""
+    twos = [array.reshape(-1, 2, *array.shape[1:]) for array in pair]
+    fours = np.concatenate(twos, axis=1)
+    return fours.reshape(-1, *fours.shape[2:])
 
 
 class FuseNorm(PatternPass["Op[LayerNormAttrs]"]):

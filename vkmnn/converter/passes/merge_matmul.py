@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from vkmnn.base.lazy_array import derived
 from vkmnn.converter.passes.index import GraphIndex
 from vkmnn.converter.passes.merged_products import MergedProducts, put_together
 from vkmnn.ir.graph import Op
@@ -49,7 +50,10 @@ class MergeMatMul(MergedProducts[MatMulAttrs]):
         sizes = [array.shape[axis] for array in weights]
         inputs = [
             op.inputs[0],
-            index.add_constant(f"{op.name}_weights", np.concatenate(weights, axis)),
+            index.add_constant(
+                f"{op.name}_weights",
+                derived(lambda *parts: np.concatenate(parts, axis), *weights),
+            ),
         ]
         if any(any(one.inputs[2:]) for one in match):
             biases = [

@@ -6,12 +6,14 @@ many rows are not changed: a specialised kernel serves them better.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from math import prod
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from vkmnn.base.lazy_array import derived
 from vkmnn.base.records import dataclass
 from vkmnn.converter.passes.base import NoMatch, PatternPass, merged_source
 from vkmnn.converter.passes.code_rows import has_codes
@@ -96,7 +98,10 @@ class FuseFloatGate(PatternPass[_Gate]):
 
     def rewrite(self, op: Op[MatMulAttrs], match: _Gate, index: GraphIndex) -> None:
         pair, transposed = (match.gate, match.other), op.attrs.transpose_b
-        weights = _in_fours([index.constants[one.inputs[1]] for one in pair], transposed)
+        weights = derived(
+            lambda *both: _in_fours(both, transposed),
+            *(index.constants[one.inputs[1]] for one in pair),
+        )
         inputs = [op.inputs[0], index.add_constant(f"{op.name}_weights", weights)]
         if any(_operand(one, _BIAS) for one in pair):
             columns = weights.shape[0 if transposed else 1] // 2
@@ -113,7 +118,7 @@ class FuseFloatGate(PatternPass[_Gate]):
         index.replace(op, Op("NormedMatMul", op.name, inputs, list(op.outputs), attrs, source))
 
 
-def _in_fours(pair: list[Array], first: bool) -> Array:
+def _in_fours(pair: Sequence[Array], first: bool) -> Array:
     """Interleave two arrays along the first axis: two rows of one, two of the other."""
     if first:
         twos = [array.reshape(-1, 2, *array.shape[1:]) for array in pair]
@@ -172,8 +177,11 @@ class FuseFloatNorm(PatternPass["Op[LayerNormAttrs]"]):
         if gain:
             factors = index.constants[gain].astype(np.float32)
             across = factors if attrs.transpose_b else factors[:, None]
-            scaled = np.multiply(weights, across, dtype=np.float32)
-            inputs[1] = index.add_constant(f"{op.name}_weights", _fitting(scaled, weights))
+
+            def scaled(plain: Array) -> Array:
+                return _fitting(np.multiply(plain, across, dtype=np.float32), plain)
+
+            inputs[1] = index.add_constant(f"{op.name}_weights", derived(scaled, weights))
         normed = NormedMatMulAttrs(
             attrs.transpose_b,
             "RMS" if match.attrs.rms else "STD",

@@ -148,7 +148,8 @@ def _half_numbers(
         both = [_by_lane(one.astype(np.float16), form) for one in (array, offsets)]
         return np.stack(both, -1).view(_WORD).view(np.int32)
 
-    return encoder.constant(scales, f"{key}:{zeros.name}", joined, full=True)
+    name = f"{key}:{zeros.name}"
+    return encoder.constant(scales, name, joined, full=True, others=(offsets,))
 
 
 def _padded(array: Array, form: CodeForm, width: int) -> Array:

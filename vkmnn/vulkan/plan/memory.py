@@ -5,13 +5,15 @@ from __future__ import annotations
 import os
 import threading
 import weakref
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TypeVar
 
 import numpy as np
 
 from vkmnn.base.elements import FLOATS, FloatElement
-from vkmnn.base.mapped_files import MappedFile, let_go_of_pages, place_in_file
+from vkmnn.base.lazy_array import let_go, root_of
+from vkmnn.base.mapped_files import MappedFile, give_back_freed, let_go_of_pages, place_in_file
 from vkmnn.base.records import dataclass
 from vkmnn.base.threads import Workers
 from vkmnn.core.backend import MemoryUse
@@ -121,9 +123,20 @@ class ConstantStore:
         total = sum(constant.source.nbytes for constant, _ in missing.values())
         threads = min(MAX_THREADS, os.cpu_count() or 1) if total > PARALLEL_BYTES else 0
         with Workers(threads, "vkmnn-pack") as workers:
+            readers = Counter(key for item in missing.values() for key in _arrays_of(item[0]))
             for batch in _batches(missing.values(), _source_bytes, BATCH_BYTES):
                 packed = [workers.submit(_pack, item, forms) for item in batch]
                 fresh.update(self._upload([done.result() for done in packed], workers))
+                del packed
+                for constant, _ in batch:
+                    if fresh[_key(constant)].arena.file is not None:
+                        continue  # the device reads the file's pages
+                    for key, array in _arrays_of(constant).items():
+                        readers[key] -= 1
+                        if not readers[key]:
+                            let_go(array)
+        if total > BATCH_BYTES:
+            give_back_freed()
         for tensor, constant in constants.items():
             if tensor not in placed:
                 placed[tensor] = fresh[_key(constant)]
@@ -160,9 +173,8 @@ class ConstantStore:
                 offset += _room(array, alignment)
         for done in [workers.submit(_write, *write) for write in writes]:
             done.result()
-        for constant, array in packed:
+        for _, array in packed:
             let_go_of_pages(array)
-            let_go_of_pages(constant.source)
         return stored
 
     def _in_file(self, array: Array) -> tuple[ConstantArena, BufferRange] | None:
@@ -211,10 +223,12 @@ def _source_bytes(item: tuple[PackedConstant, str]) -> int:
 def _pack(item: tuple[PackedConstant, str], forms: Forms) -> tuple[PackedConstant, Array]:
     """Return a constant with its packed form; the text names the tensor."""
     constant, name = item
-    array = forms.packed(constant, name)
-    if not np.may_share_memory(array, constant.source):
-        let_go_of_pages(constant.source)
-    return constant, array
+    return constant, forms.packed(constant, name)
+
+
+def _arrays_of(constant: PackedConstant) -> dict[int, Array]:
+    """Return the arrays that a packing reads, by identity."""
+    return {id(root_of(array)): array for array in (constant.source, *constant.others)}
 
 
 def _room(array: Array, alignment: int) -> int:

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from vkmnn.base.lazy_array import contiguous
 from vkmnn.base.records import dataclass
 from vkmnn.converter.onnx.node import NodeContext
 from vkmnn.converter.quantization import Quantization, QuantizedConstant
@@ -58,9 +59,9 @@ def add_codes(
     attrs = MatMulNBitsAttrs(bits, width * 8 // bits, depth, columns)
     return Codes(
         attrs,
-        node.constant(np.ascontiguousarray(packed)),
-        node.constant(np.ascontiguousarray(scales)),
-        "" if zeros is None else node.constant(np.ascontiguousarray(zeros)),
+        node.constant(contiguous(packed)),
+        node.constant(contiguous(scales)),
+        "" if zeros is None else node.constant(contiguous(zeros)),
     )
 
 
