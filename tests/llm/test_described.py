@@ -22,7 +22,7 @@ from vkmnn.converter.language.stored import StoredTensor
 from vkmnn.converter.language.weights import Coded
 from vkmnn.errors import ModelError, ModelFileError, UnsupportedOpError, VkmnnError
 from vkmnn.ir.codes import decode
-from vkmnn.llm.decoder import CHUNKS
+from vkmnn.llm.chunks import CHUNKS
 from vkmnn.runtime.device import enumerate_devices
 
 STORE = Path(__file__).parent / "data" / "described.npz"

@@ -17,14 +17,12 @@ from vkmnn.decoding.session_state import SessionState, matched_pairs, open_state
 from vkmnn.decoding.step_ring import Waits
 from vkmnn.errors import InvalidInputError, ModelFileError
 from vkmnn.ir import Array, TensorInfo
+from vkmnn.llm.chunks import CHUNKS, chunk_sizes, work_of
 from vkmnn.llm.layout import Layout
 from vkmnn.llm.networks import ROWS, decoder_graph, of_one_text
 from vkmnn.opening import OpenSession, open_model
 from vkmnn.runtime.device_info import DeviceType
 from vkmnn.schedule_config import ScheduleConfig
-
-CHUNKS = (1, 8, 32, 128)
-"""Chunk sizes that have a plan; prompts are split and padded to them."""
 
 MAX_BATCH = 8
 """Maximum texts per decode step: kernels process as many rows in little more time than one."""
@@ -44,6 +42,9 @@ class Decoder:
         config: device and options.
         capacity: maximum tokens of a sequence; None for the model's own maximum, up to 4,096.
         budget: limits of loading.
+
+    Attributes:
+        chunks: numbers of tokens that a run of a prompt may have, in ascending order.
 
     Raises:
         ModelFileError: the network is not a decoder with caches of a known layout.
@@ -92,6 +93,7 @@ class Decoder:
         self._network, self.open = self._opened(graph, config, budget)
         try:
             self._pool = CachePool(self.open.core.program, MAX_BATCH) if self._batches() else None
+            self.chunks = self._chunks()
         except BaseException:
             self.close()
             raise
@@ -111,6 +113,19 @@ class Decoder:
         """
         coded = any(op.type == "MatMulNBits" for op in self._network.graph.ops)
         return not (coded and self._is_cpu())
+
+    def _chunks(self) -> tuple[int, ...]:
+        if not self.picks_rows:  # a chunk computes the logits of all its tokens
+            return CHUNKS
+        work = work_of(self._network.graph, self.vocabulary)
+        return chunk_sizes(self.open.device, self.capacity, work)
+
+    def give_up_chunk(self, size: int) -> bool:
+        """Use no chunks as large as one that failed; return whether they can be done without."""
+        if size <= CHUNKS[-1]:
+            return False
+        self.chunks = tuple(each for each in self.chunks if each < size)
+        return True
 
     def _is_cpu(self) -> bool:
         return getattr(self.open.device, "type", None) is DeviceType.CPU

@@ -13,9 +13,17 @@ import numpy as np
 
 from vkmnn.decoding.sampling import StepSampler
 from vkmnn.decoding.step_ring import Waits
-from vkmnn.errors import InvalidInputError, ModelFileError, StateLostError, VkmnnError
+from vkmnn.errors import (
+    BudgetError,
+    InvalidInputError,
+    ModelFileError,
+    OutOfDeviceMemoryError,
+    StateLostError,
+    VkmnnError,
+)
 from vkmnn.ir import Array
-from vkmnn.llm.decoder import CHUNKS, Decoder
+from vkmnn.llm.chunks import CHUNKS, CROWDED_CHUNK, next_chunk
+from vkmnn.llm.decoder import Decoder
 from vkmnn.llm.session_file import read_session, write_session
 
 _log = logging.getLogger(__name__)
@@ -24,9 +32,6 @@ T = TypeVar("T")
 
 DRAFTS = 8
 """Rows of a run that checks guesses: the last token, and the guessed next ones."""
-
-CROWDED_CHUNK = 32
-"""Tokens of a prompt that run at a time while other texts are being generated."""
 
 
 class Sequence:
@@ -217,13 +222,17 @@ class Sequence:
 
         Args:
             tokens: the next tokens, at least one.
-            crowded: returns whether others wait for their turn: chunks are smaller then.
+            crowded: returns whether others wait for their turn: chunks are smaller then. Only a
+                text that is alone runs in large ones.
 
         Raises:
             InvalidInputError: as `extend`.
         """
         self._check_room(tokens)
-        return self._chunks(tokens, 1, lambda: CROWDED_CHUNK if crowded() else CHUNKS[-1])
+        decoder = self._decoder
+        return self._chunks(
+            tokens, 1, lambda: CROWDED_CHUNK if crowded() else decoder.chunks[-1]
+        )
 
     def _chunks(self, tokens: Items[int], wanted: int, most: Callable[[], int]) -> Iterator[Array]:
         self.warm_up()
@@ -234,7 +243,15 @@ class Sequence:
             if size > self.room:
                 size = left if wanted > 1 else 1
             part = list(tokens[done : done + size])
-            yield self._with_caches(partial(self._chunk_logits, part, min(wanted, len(part)), size))
+            try:
+                run = partial(self._chunk_logits, part, min(wanted, len(part)), size)
+                rows = self._with_caches(run)
+            except (BudgetError, OutOfDeviceMemoryError) as error:
+                if not self._decoder.give_up_chunk(size):
+                    raise
+                _log.warning("chunks of %d tokens and more are too large: %s", size, error.message)
+                continue
+            yield rows
             done += len(part)
 
     @property
@@ -290,10 +307,10 @@ class Sequence:
             self.extend(tokens)
 
     def _chunk(self, left: int, most: int = CHUNKS[-1]) -> int:
-        fits = [size for size in CHUNKS if size <= min(self.room, most)]
+        fits = [size for size in self._decoder.chunks if size <= min(self.room, most)]
         if not self._cuts:
             return max(size for size in fits if size <= left)
-        return next((size for size in fits if size >= left), fits[-1])
+        return next_chunk(left, fits)
 
     def _chunk_logits(self, part: list[int], wanted: int, size: int) -> Array:
         """Run tokens padded to `size`; the rows of the padding are discarded."""
