@@ -276,6 +276,11 @@ def llm_command(
     ] = None,
     rounds: Annotated[int, typer.Option("--rounds", "-n", min=1, help="Texts per engine.")] = 3,
     bits: Annotated[int, typer.Option("--bits", help="Of weights: 4, 8, or 32 for floats.")] = 4,
+    texts: Annotated[int, typer.Option("--texts", min=1, help="Texts at once.")] = 1,
+    precision: Annotated[
+        list[str] | None,
+        typer.Option("--precision", help=f"{', '.join(llm.PRECISIONS)} (repeatable)."),
+    ] = None,
     output: OutputOption = results.DEFAULT,
 ) -> None:
     """Tokens per second of a LLaMA-like model, compared with onnxruntime and llama.cpp."""
@@ -286,14 +291,23 @@ def llm_command(
     sizes = replace(llm.SHAPES[shape], bits=bits)
     if layers is not None:
         sizes = replace(sizes, layers=layers)
-    found, name = llm.measure(output / "llm", sizes, device, prompt, tokens, rounds)
-    heading(f"{name}, weights of {bits} bits, a prompt of {prompt} tokens and {tokens} more")
+    wanted = [name for name in llm.PRECISIONS if name in (precision or ["high"])]
+    if unknown := {*(precision or [])} - {*wanted}:
+        raise typer.BadParameter(f"{', '.join(sorted(unknown))}", param_hint="--precision")
+    load = llm.Load(prompt, tokens, texts)
+    found, name = llm.measure(output / "llm", sizes, device, load, rounds, wanted)
+    data = {"shape": shape, "layers": sizes.layers, "bits": bits, **asdict(load)}
+    where = place(device, 0, rounds, 0)
+    Results(output, where, False).save("llm", data | {"rates": [asdict(rate) for rate in found]})
+    texts_text = f"{tokens} more" if texts == 1 else f"{tokens} more, {texts} texts at once"
+    heading(f"{name}, weights of {bits} bits, a prompt of {prompt} tokens and {texts_text}")
     columns = ("prompt, tokens/s", "text, tokens/s", "dispatches a run", "host, ms a token")
-    rows = table("engine", *columns, right=columns)
+    rows = table("engine", "precision", *columns, right=columns)
     for rates in found:
         commands = "" if rates.commands is None else f"{rates.commands:.1f}"
         host = "" if rates.host_ms is None else f"{rates.host_ms:.3f}"
-        rows.add_row(rates.engine, f"{rates.prefill:.1f}", f"{rates.decode:.1f}", commands, host)
+        speeds = f"{rates.prefill:.1f}", f"{rates.decode:.1f}"
+        rows.add_row(rates.engine, rates.precision, *speeds, commands, host)
     show(rows)
 
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields
+from contextlib import ExitStack
+from dataclasses import dataclass, fields, replace
+from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -17,6 +19,8 @@ from onnx import TensorProto, helper, numpy_helper
 from benchmarks import llama_cpp
 from vkmnn import llm
 from vkmnn.host.sessions import session_options
+from vkmnn.llm.generation import Generated
+from vkmnn.schedule_config import PrecisionName
 
 LLAMA_CPP = "llama.cpp Vulkan"
 LARGE_BYTES = 1 << 30
@@ -50,9 +54,22 @@ SHAPES = {
 """Sizes by name: 0.1, 1.0 and 7.1 billion parameters in products; 32,000 tokens each."""
 
 
+PRECISIONS: tuple[PrecisionName, ...] = ("high", "normal", "low")
+"""Of vkmnn's sessions; the other engines have one."""
+
+
+@dataclass(frozen=True)
+class Load:
+    """What a model is asked for: tokens of a prompt, tokens of a text, texts at once."""
+
+    prompt: int = 64
+    tokens: int = 64
+    texts: int = 1
+
+
 @dataclass(frozen=True)
 class Rates:
-    """Tokens per second, of the prompt and of the text.
+    """Tokens per second, of the prompts and of the texts; of all texts if there are several.
 
     And if they are known: dispatches per run, and milliseconds of CPU time per token.
     """
@@ -62,6 +79,7 @@ class Rates:
     decode: float
     commands: float | None = None
     host_ms: float | None = None
+    precision: str = ""  # of vkmnn
 
 
 class _Builder:
@@ -168,41 +186,64 @@ def _model(b: _Builder) -> onnx.ModelProto:
 
 
 def measure(
-    folder: Path, sizes: Sizes, device: str, prompt: int, tokens: int, rounds: int
+    folder: Path,
+    sizes: Sizes,
+    device: str,
+    load: Load,
+    rounds: int,
+    precisions: Sequence[PrecisionName] = ("high",),
 ) -> tuple[list[Rates], str]:
     """Return the rates of vkmnn, and of onnxruntime and llama.cpp if they are installed.
 
-    Beside them the name of the device.
+    Beside them the name of the device. Several texts at once are measured by vkmnn alone.
 
     Args:
         folder: where the model is written.
         sizes: the sizes of the model.
         device: where vkmnn runs.
-        prompt: number of tokens of a prompt.
-        tokens: number of tokens of a text.
-        rounds: how often each engine generates a text, alternating.
+        load: prompt and texts.
+        rounds: how often each engine generates the texts, alternating.
+        precisions: those of vkmnn, each of which counts as an engine.
     """
     path = write_model(folder, sizes)
-    with llm.load(folder, device, capacity=prompt + tokens + 8) as model:
-        engines: dict[str, Callable[[list[int]], Rates]] = {
-            "vkmnn": lambda ids: _ours(model, ids, tokens),
-        }
-        other = _onnxruntime(path, sizes, tokens)
-        if other is not None:
-            engines["onnxruntime CPU"] = other
-        shape, index = _gguf_shape(sizes), model.device.index
-        peer = llama_cpp.find(folder, shape, index) if sizes.bits == 4 else None
-        if peer is not None:
-            engines[LLAMA_CPP] = lambda ids: Rates(LLAMA_CPP, *peer(len(ids), tokens))
+    engines: dict[str, Callable[[list[int]], Rates]] = {}
+    with ExitStack() as stack:
+        for precision in precisions:
+            model = stack.enter_context(opened(folder, device, load, precision))
+            engines[f"vkmnn {precision}"] = partial(_ours, model, load, precision)
+        if load.texts == 1:
+            engines |= _others(path, sizes, load.tokens, model.device.index)
         rng = np.random.default_rng(1)
         found: dict[str, list[Rates]] = {name: [] for name in engines}
         for turn in range(rounds + 1):
-            ids = rng.integers(0, sizes.vocabulary, prompt).tolist()
+            ids = rng.integers(0, sizes.vocabulary, load.prompt).tolist()
             for name, run in engines.items():
                 rates = run(ids)
                 if turn:  # the first warms up
                     found[name].append(rates)
         return [_median(rates) for rates in found.values()], model.device.name
+
+
+def opened(
+    folder: Path, device: str, load: Load, precision: PrecisionName = "high"
+) -> llm.LanguageModel:
+    """Open a model with room for the longest text, and for prompts that are padded."""
+    capacity = load.prompt + load.tokens + 8
+    return llm.load(folder, device, capacity=capacity, precision=precision)
+
+
+def _others(
+    path: Path, sizes: Sizes, tokens: int, index: int
+) -> dict[str, Callable[[list[int]], Rates]]:
+    """Return the other engines that are installed."""
+    engines: dict[str, Callable[[list[int]], Rates]] = {}
+    other = _onnxruntime(path, sizes, tokens)
+    if other is not None:
+        engines["onnxruntime CPU"] = other
+    peer = llama_cpp.find(path.parent, _gguf_shape(sizes), index) if sizes.bits == 4 else None
+    if peer is not None:
+        engines[LLAMA_CPP] = lambda ids: Rates(LLAMA_CPP, *peer(len(ids), tokens))
+    return engines
 
 
 def _gguf_shape(sizes: Sizes) -> llama_cpp.Shape:
@@ -214,17 +255,43 @@ def _median(rates: Sequence[Rates]) -> Rates:
     prefill, decode = (median(r.prefill for r in rates), median(r.decode for r in rates))
     host = [rate.host_ms for rate in rates if rate.host_ms is not None]
     shown = median(host) if host else None
-    return Rates(rates[0].engine, prefill, decode, rates[0].commands, shown)
+    return replace(rates[0], prefill=prefill, decode=decode, host_ms=shown)
 
 
-def _ours(model: llm.LanguageModel, ids: list[int], tokens: int) -> Rates:
+def rates_of(model: llm.LanguageModel, ids: list[int], load: Load, precision: str) -> Rates:
+    """Run a prompt and generate texts.
+
+    Each of several texts has a prompt of its own; the tokens of all are counted together.
+
+    Args:
+        model: the model.
+        ids: the tokens of the prompt.
+        load: tokens and texts.
+        precision: of the model, for the record.
+    """
     before = model.counters()
-    made = model.generate(ids, tokens)
+    prompts = [[*ids[1:], number % 7] for number in range(load.texts)]
+    start = time.perf_counter()
+    made: list[Generated] = (
+        [model.generate(ids, load.tokens)]
+        if load.texts == 1
+        else model.generate(prompts, load.tokens)
+    )
+    spent = time.perf_counter() - start
     after = model.counters()
+    # Prompts of several texts take turns, so that all end with the last one.
+    prefill_s = max(each.prefill_seconds for each in made)
+    decode_s = made[0].decode_seconds if load.texts == 1 else spent - prefill_s
     submits, commands = (after[name] - before.get(name, 0) for name in ("submits", "commands"))
-    a_run = commands / max(submits, 1)
-    host_ms = made.host_seconds / max(len(made.tokens) - 1, 1) * 1e3
-    return Rates("vkmnn", made.prefill_rate, made.decode_rate, a_run, host_ms)
+    tokens = sum(len(each.tokens) - 1 for each in made)
+    run = sum(each.prompt_tokens - each.cached_tokens for each in made)
+    prefill, decode = run / max(prefill_s, 1e-9), tokens / max(decode_s, 1e-9)
+    host_ms = sum(each.host_seconds for each in made) / max(tokens, 1) * 1e3
+    return Rates("vkmnn", prefill, decode, commands / max(submits, 1), host_ms, precision)
+
+
+def _ours(model: llm.LanguageModel, load: Load, precision: str, ids: list[int]) -> Rates:
+    return rates_of(model, ids, load, precision)
 
 
 def _onnxruntime(path: Path, sizes: Sizes, tokens: int) -> Callable[[list[int]], Rates] | None:

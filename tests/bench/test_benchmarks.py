@@ -21,7 +21,7 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 import vkmnn
-from benchmarks import decoding, families, kernels, plots, results, scaling, serving, start
+from benchmarks import decoding, families, kernels, llm, plots, results, scaling, serving, start
 from benchmarks.__main__ import app
 from benchmarks.ceilings import Ceilings, coopmat_shape
 from benchmarks.networks import KNOWN, TORCH, Network, from_file, networks, specs_for
@@ -436,6 +436,24 @@ def test_decoding_takes_its_time():
     times = decoding.measure(sizes, "cpu", tokens=8)
     assert times.growing > 0
     assert times.fixed > 0
+
+
+@pytest.mark.parametrize("texts", [1, 3])
+def test_language_models_in_several_precisions(
+    texts: int, command: Callable[..., dict[str, Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shape = llm.Sizes(
+        layers=1, width=64, heads=2, kv_heads=1, inner=96, vocabulary=64, positions=64
+    )
+    monkeypatch.setitem(llm.SHAPES, "125m", shape)
+    wanted = ["--precision", "normal", "--precision", "high"]
+    sizes = ["--prompt", "9", "--tokens", "4", "--rounds", "1", "--texts", str(texts)]
+    data = command("llm", *wanted, *sizes)["llm"]
+    ours = [rate for rate in data["rates"] if rate["engine"] == "vkmnn"]
+    assert [rate["precision"] for rate in ours] == ["high", "normal"]
+    assert all(rate["prefill"] > 0 and rate["decode"] > 0 for rate in ours)
+    assert (data["prompt"], data["tokens"], data["texts"], data["layers"]) == (9, 4, texts, 1)
+    assert (len(ours) == len(data["rates"])) >= (texts > 1)
 
 
 def test_servers_under_load(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
