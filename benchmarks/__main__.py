@@ -26,7 +26,7 @@ from benchmarks import (
     weightless,
 )
 from benchmarks.gpu import command as gpu_page
-from benchmarks.gpu import steps as gpu_steps
+from benchmarks.gpu import step as gpu_steps
 from benchmarks.networks import Network
 from benchmarks.results import Results
 from vkmnn.bench.compare import Place, engines, place
@@ -411,6 +411,9 @@ def gpu_command(
     light: LightOption = False,
     fp16: Fp16Option = None,
     output: OutputOption = results.DEFAULT,
+    record: Annotated[
+        bool, typer.Option("--record", help="Keep the raw numbers in benchmarks/devices.")
+    ] = False,
 ) -> None:
     """The first half hour on a device: right or wrong, and predicted against measured."""
     where = place(device, 0, 3, 600)
@@ -419,7 +422,8 @@ def gpu_command(
     halves = setting.fp16 and "storage16" in opened.info.features
     with progress() as report:
         steps = gpu_steps.Setting(opened, where, setting.models, halves, say=report)
-        right = gpu_page.run(steps, minutes, output, results.head(where), step or [])
+        head, kept = results.head(where), results.DEVICES if record else None
+        right = gpu_page.run(steps, minutes, output, head, step or [], kept)
     if not right:
         raise typer.Exit(1)
 

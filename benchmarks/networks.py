@@ -121,16 +121,30 @@ def specs_for(network: Network, fp16: bool, names: Sequence[str] = ()) -> list[E
         fp16: include engines that compute in float16.
         names: parts of the names of the requested engines; none for all.
     """
-    torch: list[EngineSpec] = []
-    if network.case:
-        options: dict[str, Any] = {"case": network.case, "sizes": dict(network.sizes)}
-        torch.append(replace(TORCH, options=options))
-        if fp16:
-            fp16 = {**options, "precision": "normal"}
-            torch.append(EngineSpec(f"{TORCH.name} fp16", TORCH.target, fp16))
+    torch = torch_specs(network, fp16)
     wanted = [name.lower() for name in names]
     fitting = [t for t in torch if not wanted or any(part in t.name.lower() for part in wanted)]
     return [*engines(fp16, names), *fitting]
+
+
+def torch_specs(network: Network, fp16: bool, ways: Sequence[str] = ()) -> list[EngineSpec]:
+    """Return PyTorch's engines for a known network, none for another.
+
+    Args:
+        network: the network.
+        fp16: in float16 as well.
+        ways: ways to be faster, of `torch_graphs.WAYS`.
+    """
+    if not network.case:
+        return []
+    options: dict[str, Any] = {"case": network.case, "sizes": dict(network.sizes)}
+    if ways:
+        options["with"] = list(ways)
+    name = " ".join([TORCH.name, *ways])
+    specs = [EngineSpec(name, TORCH.target, options)]
+    if fp16:
+        specs.append(EngineSpec(f"{name} fp16", TORCH.target, {**options, "precision": "normal"}))
+    return specs
 
 
 def measure(

@@ -17,6 +17,7 @@ from vkmnn.bench.document import document
 from vkmnn.bench.document import networks as network_data
 
 ROOT = Path(__file__).resolve().parents[1]
+DEVICES = Path(__file__).parent / "devices"
 HISTORY = Path(__file__).parent / "history.jsonl"
 DEFAULT = ROOT / "build" / "bench"
 

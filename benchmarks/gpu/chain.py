@@ -13,6 +13,7 @@ import numpy as np
 from benchmarks.timing import interleave
 from vkmnn.core.execution import Command
 from vkmnn.core.plan import Plan
+from vkmnn.core.tensor import Tensor
 from vkmnn.cpu_fallback import CpuBackend, run_op
 from vkmnn.ir import Array, Graph, Op
 from vkmnn.ir.ops import UnaryAttrs
@@ -20,9 +21,10 @@ from vkmnn.runtime.device import Device
 from vkmnn.runtime.device_info import DeviceType
 from vkmnn.testing.case import Case, tensor_info
 from vkmnn.vulkan.backend import VulkanBackend
+from vkmnn.vulkan.encoder import ceil_div
 from vkmnn.vulkan.plan.forecast import Forecast, forecast_of
 from vkmnn.vulkan.plan.segment import VulkanSegment
-from vkmnn.vulkan.recording import Recording
+from vkmnn.vulkan.recording import Dispatch, Recording
 
 T = TypeVar("T")
 
@@ -34,6 +36,8 @@ IDLE_S = 1.0
 RESOLUTION_US = 0.1
 SWEEP = "sweep"
 LONG_US = 20_000.0
+MOST_COPIES = 64
+"""Of weights that take turns."""
 # Two results in fp16 differ by the error of rounding the operands.
 MAX_ERROR = {False: 1e-3, True: 2e-2}
 
@@ -49,7 +53,7 @@ class Measured:
         dispatches: dispatches that the op needs.
         rule: whether the rules choose it.
         fp16: stored as fp16.
-        cold: the caches were swept before each time.
+        cold: weights came from memory: others were read, or the caches swept, before each time.
         us: the minimum time of several runs, in microseconds.
         terms: the model's prediction, by term.
         error: the largest difference from numpy, as a fraction of the range.
@@ -99,10 +103,12 @@ class _ChainBackend(VulkanBackend):
     """Records the dispatches of one op `times` times; each time waits for the one before.
 
     Those labelled SWEEP, if any, run in between. The conversions for the host and from it run once.
+    Constants take turns with as many copies as make `rotated_bytes`.
     """
 
     label = ""
     times = CHAIN
+    rotated_bytes = 0
     kernel = ""
     workgroups = 0
     dispatches = 0
@@ -123,8 +129,41 @@ class _ChainBackend(VulkanBackend):
         first, last = recorded.index(mine[0]), recorded.index(mine[-1])
         before = [d for d in recorded[:first] if d not in sweeps]
         after = [d for d in recorded[last + 1 :] if d not in sweeps]
-        recording.dispatches = [*before, *((sweeps + mine) * self.times), *after]
+        copies = _copies(recording, mine, self.rotated_bytes) if self.rotated_bytes else [mine]
+        chain = [copies[number % len(copies)] for number in range(self.times)]
+        repeated = [dispatch for each in chain for dispatch in (*sweeps, *each)]
+        recording.dispatches = [*before, *repeated, *after]
         return recording, [len(recording.dispatches)]
+
+
+def _copies(recording: Recording, mine: list[Dispatch], nbytes: int) -> list[list[Dispatch]]:
+    """Return the dispatches, and copies that read other constants of equal values."""
+    arrays: dict[Tensor, Array] = {}
+    for dispatch in mine:
+        for tensor in dispatch.tensors:
+            if tensor in recording.packed and tensor not in arrays:
+                packed = recording.packed[tensor]
+                arrays[tensor] = packed.pack(packed.source)
+    whole = sum(array.nbytes for array in arrays.values())
+    copies = [mine]
+    for _ in range(1, min(ceil_div(nbytes, whole), MOST_COPIES) if whole else 1):
+        others = {tensor: _copied(recording, tensor, array) for tensor, array in arrays.items()}
+        copies.append(
+            [replace(d, tensors=tuple(others.get(t, t) for t in d.tensors)) for d in mine]
+        )
+    return copies
+
+
+def _copied(recording: Recording, tensor: Tensor, array: Array) -> Tensor:
+    packed = recording.packed[tensor]
+    copy = Tensor(tensor.info, tensor.usage, value=array.view(), element=tensor.element)
+    # Uploads are shared by their source, so each copy has one of its own.
+    recording.packed[copy] = replace(packed, source=array.view(), key="copy", pack=_same)
+    return copy
+
+
+def _same(array: Array) -> Array:
+    return array
 
 
 def kernels(
@@ -135,6 +174,7 @@ def kernels(
     *,
     runs: int = 5,
     sweep_bytes: int = 0,
+    rotated_bytes: int = 0,
     most: int = 0,
 ) -> Iterator[Measured]:
     """Yield the time of each kernel for an op, the rules' first.
@@ -147,6 +187,8 @@ def kernels(
         device: the device.
         runs: number of runs, of which the fastest counts; a slow kernel runs less often.
         sweep_bytes: bytes to write before each run, so that weights are in no cache.
+        rotated_bytes: bytes of equal weights that take turns, likewise; nothing is written, and no
+            timestamp taken.
         most: maximum number of candidates; 0: all.
     """
     want = case.expected()[0]
@@ -163,6 +205,7 @@ def kernels(
             device, timestamps=bool(sweep_bytes), chooser=take, element=case.floats
         )
         backend.label, backend.times = label, times
+        backend.rotated_bytes = rotated_bytes if times > 1 else 0
         return backend, Plan(graph, infos, {}, backend, CpuBackend(), run_op)
 
     while take.rank < min(take.count, most or take.count):
@@ -189,7 +232,7 @@ def kernels(
                     *found,
                     rule=take.rank == 0,
                     fp16=case.floats == "f16",
-                    cold=bool(sweep_bytes),
+                    cold=bool(sweep_bytes or rotated_bytes),
                     us=spent,
                     terms=terms,
                     error=_difference(got, want),

@@ -10,9 +10,11 @@ import numpy as np
 from vkmnn.ir import Array
 from vkmnn.ir.ops import (
     AttentionAttrs,
+    CachedAttentionAttrs,
     ConvolutionAttrs,
     LayerNormAttrs,
     MatMulAttrs,
+    MatMulNBitsAttrs,
     OpAttrs,
     PoolingAttrs,
 )
@@ -42,6 +44,18 @@ VECTORS: tuple[tuple[int, int, int], ...] = (
     *((rows, 4096, 4096) for rows in (1, 2, 4, 8)),
     *((1, 50257, 768), (1, 1000, 2048), (8, 768, 768)),
 )
+# Columns, K: products of a model with 1.1 billion parameters, and the largest of one with 8.
+CODES: tuple[tuple[int, int], ...] = (
+    (2560, 2048), (2048, 2048), (2048, 5632), (11264, 2048), (28672, 4096),
+)  # fmt: skip
+CODE_ROWS = (1, 8, 128)
+"""Of a token, of eight texts, of a prompt."""
+# Texts, rows, capacity, rows in the cache: heads and depth as in both models.
+CACHES: tuple[tuple[int, int, int, int], ...] = (
+    (1, 1, 2048, 1024), (1, 1, 256, 128), (8, 1, 2048, 1024), (1, 128, 2048, 1024),
+)  # fmt: skip
+REHEARSED_CODES = ((96, 64),)
+REHEARSED_CACHES = ((1, 1, 32, 16), (1, 4, 32, 16))
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +124,40 @@ def attention(heads: int, queries: int, keys: int, depth: int) -> Problem:
     arrays = [_random(1, heads, n, depth, seed=n + i) for i, n in enumerate((queries, keys, keys))]
     what = f"attention {heads} heads, {queries} × {keys}"
     return _problem(what, "attention", "Attention", AttentionAttrs(depth**-0.5), arrays)
+
+
+def codes(rows: int, columns: int, depth: int, kind: str = "codes") -> Problem:
+    """Return a product by weights in 4 bits, in blocks of 32.
+
+    Args:
+        rows: rows of x.
+        columns: columns of the result.
+        depth: columns of x.
+        kind: "codes" for all kernels, "unpacked" for the ways to unpack weights before a product.
+    """
+    blocks = depth // 32
+    rng = np.random.default_rng(1)
+    weights = rng.integers(0, 256, (columns, blocks, 16), dtype=np.uint8)
+    scales = np.full((columns, blocks), 0.2 * depth**-0.5, np.float32)
+    attrs = MatMulNBitsAttrs(4, 32, depth, columns)
+    inputs = [_random(rows, depth), weights, None, None, scales, None]
+    what = f"codes {rows}×{columns}×{depth}"
+    what += "" if kind == "codes" else f", {kind}"
+    return _problem(what, kind, "MatMulNBits", attrs, inputs, (1, 4))
+
+
+def cached(texts: int, rows: int, capacity: int, held: int, depth: int = 64) -> Problem:
+    """Return attention of new rows on caches that hold some, 32 heads in 4 groups."""
+    heads, groups = 32, 4
+    sizes = ((heads, rows), (groups, rows), (groups, rows))
+    new = [_random(texts, count, size, depth, seed=i) for i, (count, size) in enumerate(sizes)]
+    caches = [_random(texts, groups, capacity, depth, seed=seed) for seed in (4, 5)]
+    length = np.full(texts, held, np.int64)
+    attrs = CachedAttentionAttrs(depth**-0.5)
+    what = f"{rows} new rows of {texts} texts on caches of {held} of {capacity}"
+    inputs = [*new, None, None, *caches, length]
+    case = op_case("CachedAttention", attrs, inputs, outputs=3)
+    return Problem(what, "cached_attention", case)
 
 
 def passes() -> list[Problem]:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
@@ -27,6 +29,7 @@ class Section:
         notes: decisions and omissions, one sentence each.
         wrong: the first wrong result; the run ends there.
         seconds: the time that it took.
+        machine: clocks and temperature at its end, if the system tells.
     """
 
     title: str
@@ -36,6 +39,7 @@ class Section:
     notes: list[str] = field(default_factory=list)
     wrong: str = ""
     seconds: float = 0.0
+    machine: dict[str, str] = field(default_factory=dict)
 
     def keep(self, each: Measured) -> None:
         """Keep a time; a wrong result is noted."""
@@ -55,6 +59,16 @@ def write(
     return page
 
 
+def keep(folder: Path, kept: Path, head: Mapping[str, Any]) -> Path:
+    """Copy the raw numbers to a folder of all devices; return the copy's path."""
+    kept.mkdir(parents=True, exist_ok=True)
+    device = re.sub(r"[^a-z0-9]+", "-", str(head["device"]).lower()).strip("-")
+    commit = str(head.get("commit", "")).rstrip("+")[-12:] or "unknown"
+    path = kept / f"{str(head.get('date', ''))[:10]}-{device}-{commit}.json"
+    shutil.copyfile(folder / "gpu.json", path)
+    return path
+
+
 def _page(head: Mapping[str, Any], sections: Sequence[Section], fit: Fit | None) -> list[str]:
     lines = [f"# {head['device']}", ""]
     lines += [f"- {name}: {value}" for name, value in head.items() if isinstance(value, str)]
@@ -64,6 +78,9 @@ def _page(head: Mapping[str, Any], sections: Sequence[Section], fit: Fit | None)
     lines += ["", *_off(sections), *(_fitted(fit) if fit else [])]
     for section in sections:
         lines += ["", f"## {section.title}", "", f"{section.decides} ({section.seconds:.0f} s)", ""]
+        if section.machine:
+            state = ", ".join(f"{name} {value}" for name, value in section.machine.items())
+            lines += [f"At its end: {state}.", ""]
         for title, rows in section.tables.items():
             lines += [f"### {title}", "", *_table(rows), ""]
         if section.measured:

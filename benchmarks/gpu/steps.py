@@ -1,10 +1,8 @@
-"""The steps of the first half hour, in order: their measurements, and the resulting decisions."""
+"""The steps for vision models and transformers: their measurements, and what they decide."""
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
 import numpy as np
 
@@ -12,12 +10,12 @@ import vkmnn
 from benchmarks import overhead, start
 from benchmarks.families import SIZES
 from benchmarks.gpu import problems
-from benchmarks.gpu.chain import Measured, kernels, replay_of
-from benchmarks.gpu.problems import Problem
+from benchmarks.gpu.chain import kernels, replay_of
+from benchmarks.gpu.machine import machine_state
 from benchmarks.gpu.report import OFF, Section
+from benchmarks.gpu.step import GAIN, Setting, step, time_all
 from benchmarks.networks import Network
 from benchmarks.timing import interleave
-from vkmnn.bench.compare import Place
 from vkmnn.core.plan import Plan
 from vkmnn.cpu_fallback import CpuBackend, run_op
 from vkmnn.errors import VkmnnError
@@ -37,118 +35,24 @@ from vkmnn.vulkan.cost.devices import class_of
 from vkmnn.vulkan.plan.forecast import Forecast, PlanningBackend
 from vkmnn_suite.cases import load_all
 
-# Tests that need a real device: barriers of subgroups, the last of several workgroups, matrices.
+# Kernels to test on a real device: barriers of subgroups, the last of several workgroups, matrices.
+# Those that changed since the last hour on a GPU (26 November 2026) come first.
 RISKY = (
+    "matmul_codes_dot", "matmul_codes", "matmul_codes_row", "matmul_codes_coop", "unpack_codes",
+    "cached_attention", "cached_attention_subgroup", "cached_attention_wide", "conv_codes_coop",
+    "dynamic_codes", "attention_codes", "linear_attention", "matmul_experts", "matmul_dot",
+    "conv_dot", "conv_row", "conv_gather", "conv_half", "conv_separable", "matmul_half",
     "matmul_coop", "conv_coop", "matmul_shared", "conv_shared", "attention_coop",
     "attention_rotate", "attention_tile", "matmul_gemv", "conv_rotate", "matmul_rotate",
     "conv_tile", "matmul_tile", "conv_depthwise", "conv_strip", "recurrent",
 )  # fmt: skip
+LOAD = (1024, 1024, 1024)
 SPLIT_RUNS = 1000
 SWEEP_BYTES = 160_000_000
-GAIN = 1.05
 UNSTABLE = 0.1
 
 
-@dataclass(slots=True)
-class Setting:
-    """Where the steps run, on which networks, and how long they may take.
-
-    Args:
-        device: opened without the validation layer.
-        where: the same, as the engines of the benchmarks need it.
-        models: networks, those of the benchmark or the user's.
-        fp16: measure fp16 as well.
-        end: end of the current step, by `time.monotonic()`.
-        say: prints progress.
-        measured: products and convolutions of all steps so far.
-    """
-
-    device: Device
-    where: Place
-    models: list[Network]
-    fp16: bool
-    end: float = 0.0
-    say: Callable[[str], None] = lambda _: None
-    measured: list[Measured] = field(default_factory=list)
-
-    @property
-    def is_over(self) -> bool:
-        """Whether the time of the step is spent."""
-        return time.monotonic() > self.end
-
-    @property
-    def stored(self) -> tuple[bool, ...]:
-        """Whether floats are fp16: each way to measure, the faster first."""
-        return (True, False) if self.fp16 else (False,)
-
-
-@dataclass(frozen=True, slots=True)
-class Step:
-    """A step: its name for `--only`, its minutes of thirty, and its function."""
-
-    name: str
-    title: str
-    decides: str
-    minutes: float
-    run: Callable[[Setting, Section], None]
-
-
-STEPS: list[Step] = []
-
-
-def _step(name: str, title: str, decides: str, minutes: float) -> Callable[..., None]:
-    def register(run: Callable[[Setting, Section], None]) -> None:
-        STEPS.append(Step(name, title, decides, minutes, run))
-
-    return register
-
-
-def _within(setting: Setting, section: Section, items: Iterable[Problem]) -> Iterator[Problem]:
-    """Yield problems while there is time, and note those for which there was none."""
-    left = [*items]
-    while left:
-        if setting.is_over:
-            section.notes.append(f"no time for {len(left)} of the problems")
-            return
-        setting.say(left[0].what)
-        yield left.pop(0)
-
-
-def _time_all(
-    setting: Setting,
-    section: Section,
-    items: Iterable[Problem],
-    *,
-    sweep_bytes: int = 0,
-    most: int = 0,
-) -> None:
-    """Time every kernel of every problem; ends at the first wrong result."""
-    for problem in _within(setting, section, items):
-        best: Measured | None = None
-        rule: Measured | None = None
-        for each in kernels(
-            problem.case,
-            problem.what,
-            problem.kind,
-            setting.device,
-            sweep_bytes=sweep_bytes,
-            most=most,
-        ):
-            section.keep(each)
-            if section.wrong:
-                return
-            rule = each if each.rule else rule
-            best = each if best is None or each.us < best.us else best
-            if setting.is_over:
-                break
-        if best and rule and rule.us > GAIN * best.us:
-            section.notes.append(
-                f"{problem.what}: {best.kernel} takes {best.us:.2f} µs, "
-                f"{rule.kernel}, which the rules take, {rule.us:.2f}"
-            )
-
-
-@_step("device", "The device", "Limits, memory and matrices that the rules see.", 0.5)
+@step("device", "The device", "Limits, memory and matrices that the rules see.")
 def _device(setting: Setting, section: Section) -> None:
     info = setting.device.info
     limits = info.limits
@@ -164,11 +68,16 @@ def _device(setting: Setting, section: Section) -> None:
         {"shape": f"{s.m}×{s.n}×{s.k}", "a": s.a, "b": s.b, "c": s.c, "result": s.result}
         for s in info.cooperative_matrices
     ]
+    # Clocks under load: an idle GPU's say nothing.
+    load = problems.product(64, 64, 64) if setting.is_rehearsal else problems.product(*LOAD)
+    next(kernels(load.case, load.what, "", setting.device))
+    clocks = {"driver": f"{info.driver_name} {info.driver_version}", **machine_state()}
+    section.tables["under load"] = [{"what": k, "value": v} for k, v in clocks.items()]
     if not info.multiprocessors:
         section.notes.append("the driver does not tell the multiprocessors: the class's count")
 
 
-@_step("right", "Results", "A wrong kernel ends the run: nothing else is worth its time.", 3)
+@step("right", "Results", "A wrong kernel ends the run: nothing else is worth its time.")
 def _right(setting: Setting, section: Section) -> None:
     load_all()
     risky = {name: i for i, name in enumerate(RISKY)}
@@ -229,7 +138,7 @@ def _split(setting: Setting, section: Section) -> None:
     ]
 
 
-@_step("costs", "Submits and dispatches", "submit_us, gap_us and beside_us of the model.", 1)
+@step("costs", "Submits and dispatches", "submit_us, gap_us and beside_us of the model.")
 def _costs(setting: Setting, section: Section) -> None:
     count = 55
     commands = {
@@ -305,27 +214,27 @@ def _rounding(device: Device) -> list[dict[str, object]]:
     return [{"conversion": "float32 to float16", "rounds": kind}]
 
 
-@_step("passes", "Between products", "The model's guesses for pooling, depthwise, norms.", 1)
+@step("passes", "Between products", "The model's guesses for pooling, depthwise, norms.")
 def _passes(setting: Setting, section: Section) -> None:
     items = [p.stored(fp16) for p in problems.passes() for fp16 in setting.stored]
-    _time_all(setting, section, items)
+    time_all(setting, section, items)
 
 
-@_step("attention", "Attention", "Whether keys want to be shared by workgroups, or matrices.", 2)
+@step("attention", "Attention", "Whether keys want to be shared by workgroups, or matrices.")
 def _attention(setting: Setting, section: Section) -> None:
     items = [
         problems.attention(*size).stored(fp16)
         for size in problems.ATTENTION
         for fp16 in setting.stored
     ]
-    _time_all(setting, section, items)
+    time_all(setting, section, items)
 
 
-@_step("products", "Matrix products", "Latency of a step and bytes a µs: the fit below.", 5)
+@step("products", "Matrix products", "Latency of a step and bytes a µs: the fit below.")
 def _products(setting: Setting, section: Section) -> None:
     fp16 = setting.stored[0]
     sizes = [size for size in SIZES if max(size) <= 4096 or size[0] == 64]
-    _time_all(setting, section, [problems.product(*size).stored(fp16) for size in sizes])
+    time_all(setting, section, [problems.product(*size).stored(fp16) for size in sizes])
     if section.wrong:
         return
     setting.measured += section.measured
@@ -333,15 +242,15 @@ def _products(setting: Setting, section: Section) -> None:
     cold = [size for size in sizes if 500_000 < size[1] * size[2] * 2 < 20_000_000]
     before = len(section.measured)
     items = (problems.product(*size).stored(fp16) for size in cold)
-    _time_all(setting, section, items, sweep_bytes=sweep, most=6)
+    time_all(setting, section, items, sweep_bytes=sweep, most=6)
     setting.measured += section.measured[before:]
 
 
-@_step("convolutions", "Convolutions", "What taps and channel blocks cost beside products.", 3)
+@step("convolutions", "Convolutions", "What taps and channel blocks cost beside products.")
 def _convolutions(setting: Setting, section: Section) -> None:
     fp16 = setting.stored[0]
     sizes = (*problems.RESNET_50, *problems.NARROW)
-    _time_all(setting, section, [problems.convolution(*size).stored(fp16) for size in sizes])
+    time_all(setting, section, [problems.convolution(*size).stored(fp16) for size in sizes])
     setting.measured += section.measured
     rows = []
     rules = {each.what: each for each in section.measured if each.rule}
@@ -358,17 +267,17 @@ def _convolutions(setting: Setting, section: Section) -> None:
     section.tables["beside the product of the same size"] = rows
 
 
-@_step("float32", "float32 products", "The rules of kernels without matrices.", 2)
+@step("float32", "float32 products", "The rules of kernels without matrices.")
 def _float32(setting: Setting, section: Section) -> None:
     if not setting.fp16:
         section.notes.append("the products above are in float32")
         return
     sizes = [size for size in SIZES if max(size) <= 4096]
-    _time_all(setting, section, [problems.product(*size) for size in sizes])
+    time_all(setting, section, [problems.product(*size) for size in sizes])
     setting.measured += section.measured
 
 
-@_step("networks", "Networks", "Every dispatch far from its prediction is looked at.", 5)
+@step("networks", "Networks", "Every dispatch far from its prediction is looked at.")
 def _networks(setting: Setting, section: Section) -> None:
     rows = []
     far: list[dict[str, object]] = []
@@ -436,7 +345,7 @@ def _forecast(device: Device, network: Network, fp16: bool) -> Forecast:
         session.close()
 
 
-@_step("copies", "Copies", "Above which size outputs are copied instead of stored.", 1.5)
+@step("copies", "Copies", "Above which size outputs are copied instead of stored.")
 def _copies(setting: Setting, section: Section) -> None:
     rows = []
     for nbytes in (4 << 10, 512 << 10, 2 << 20, 5 << 20, 13 << 20):
@@ -469,7 +378,7 @@ def _copies(setting: Setting, section: Section) -> None:
     section.tables["a network of one op"] = rows
 
 
-@_step("tuner", "The tuner", "Rules that lose to measurements; choices that do not repeat.", 3)
+@step("tuner", "The tuner", "Rules that lose to measurements; choices that do not repeat.")
 def _tuner(setting: Setting, section: Section) -> None:
     rows = []
     for network in setting.models[:3]:
@@ -499,13 +408,13 @@ def _tuner(setting: Setting, section: Section) -> None:
     section.tables["two runs each"] = rows
 
 
-@_step("vectors", "A few rows", "Bytes in flight of products with one to eight rows.", 1)
+@step("vectors", "A few rows", "Bytes in flight of products with one to eight rows.")
 def _vectors(setting: Setting, section: Section) -> None:
     items = [
         problems.product(*size).stored(fp16) for size in problems.VECTORS for fp16 in setting.stored
     ]
     steps = [replace(item, what=f"{item.what}, steps at once", kind="gemv steps") for item in items]
-    _time_all(setting, section, [*items, *steps])
+    time_all(setting, section, [*items, *steps])
     rate = class_of(setting.device.info).stream_bytes
     rows = []
     for each in (each for each in section.measured if each.rule):
@@ -518,7 +427,7 @@ def _vectors(setting: Setting, section: Section) -> None:
     section.tables["weights per second"] = rows
 
 
-@_step("start", "The first result", "What compiling costs, without caches and with them.", 2)
+@step("start", "The first result", "What compiling costs, without caches and with them.")
 def _start(setting: Setting, section: Section) -> None:
     rows = []
     for network in setting.models[:2]:

@@ -9,17 +9,21 @@ from typing import Any
 
 import pytest
 
-from benchmarks.gpu import command, problems
+from benchmarks.gpu import chain, command, machine, problems
 from benchmarks.gpu.chain import Measured, kernels
 from benchmarks.gpu.fit import TERMS, fit
 from benchmarks.gpu.report import Section, write
-from benchmarks.gpu.steps import STEPS, Setting, Step
+from benchmarks.gpu.step import PLAN, Setting, Step
+from benchmarks.gpu.steps import RISKY
 from benchmarks.networks import light_models
 from vkmnn.bench.compare import place
 from vkmnn.errors import InvalidInputError
 from vkmnn.runtime.device import enumerate_devices, open_device
+from vkmnn.testing.case import variants
 from vkmnn.vulkan.cost.devices import SERVER
+from vkmnn_suite.cases import load_all
 
+STEPS = command.STEPS
 LONG_STEPS = ("products", "vectors", "networks")
 
 needs_device = pytest.mark.skipif(not enumerate_devices(), reason="no Vulkan device")
@@ -70,6 +74,89 @@ def test_ops_of_several_dispatches_are_right() -> None:
     found = list(kernels(problem.case, problem.what, problem.kind, open_device(), runs=1, most=3))
     assert max(each.dispatches for each in found) > 1
     assert not any(each.is_wrong for each in found)
+
+
+@needs_device
+@pytest.mark.parametrize("fp16", [False, True])
+@pytest.mark.parametrize("kind", ["codes", "unpacked"])
+def test_kernels_of_quantised_weights_take_turns_with_copies(
+    kind: str, fp16: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The chain reads other weights each time: as many buffers as make the bytes."""
+    copied: list[int] = []
+
+    copies = chain._copies
+
+    def counted(*arguments: Any) -> Any:
+        made = copies(*arguments)
+        copied.append(len(made))
+        return made
+
+    monkeypatch.setattr(chain, "_copies", counted)
+    rows = 1 if kind == "codes" else 40
+    problem = problems.codes(rows, 96, 64, kind).stored(fp16)
+    found = list(
+        kernels(problem.case, problem.what, kind, open_device(), runs=1, rotated_bytes=20_000)
+    )
+    assert len(found) > 1
+    assert all(each.cold and not each.is_wrong and each.us > 0 for each in found)
+    assert set(copied) == {6}  # of 3,072 bytes of values and 768 of scales
+
+
+@needs_device
+@pytest.mark.parametrize("size", problems.REHEARSED_CACHES)
+def test_every_kernel_of_attention_on_caches_is_right(size: tuple[int, int, int, int]) -> None:
+    problem = problems.cached(*size)
+    found = list(kernels(problem.case, problem.what, problem.kind, open_device(), runs=1))
+    assert len(found) > 1
+    assert not any(each.is_wrong for each in found)
+
+
+def test_the_plan_is_of_thirty_minutes_and_begins_with_language_models() -> None:
+    assert [step.name for step in STEPS] == list(PLAN)
+    assert sum(PLAN.values()) == pytest.approx(30)
+    assert [step.name for step in STEPS][:4] == ["device", "codes", "caches", "llm"]
+
+
+def test_what_changed_since_the_last_hour_is_checked() -> None:
+    load_all()
+    templates = {variant.template for variant in variants()}
+    assert set(RISKY) <= templates
+    assert len(set(RISKY)) == len(RISKY)
+    assert {"matmul_codes_dot", "cached_attention_wide", "unpack_codes"} <= set(RISKY)
+
+
+def test_the_state_of_the_machine_if_it_tells(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert machine.machine_state() == {}
+    tool = tmp_path / "nvidia-smi"
+    tool.write_text("#!/bin/sh\necho '580.1, 1980, 1980, 2619, 41, 120.5, P0, 0x0'\n")
+    tool.chmod(0o755)
+    state = machine.machine_state()
+    assert (state["driver"], state["multiprocessors, MHz"], state["°C"]) == ("580.1", "1980", "41")
+    section = Section("A step", "", machine=state)
+    assert (
+        "multiprocessors, MHz 1980" in write(tmp_path, {"device": "A"}, [section], None).read_text()
+    )
+    tool.write_text("#!/bin/sh\nexit 9\n")
+    assert machine.machine_state() == {}
+
+
+@needs_device
+def test_numbers_are_kept_after_each_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = []
+
+    def note(setting: Setting, section: Section) -> None:
+        seen.append([len(json.loads(p.read_text())["sections"]) for p in kept.glob("*.json")])
+
+    kept = tmp_path / "devices"
+    monkeypatch.setattr(command, "STEPS", [Step(n, n, "", 1, note) for n in ("one", "two")])
+    head = {"device": "A GPU (1)", "date": "2026-11-28T10:00:00+00:00", "commit": "abc+"}
+    assert command.run(setting(), 0.1, tmp_path, head, kept=kept)
+    assert seen == [[], [1]]
+    assert [path.name for path in kept.iterdir()] == ["2026-11-28-a-gpu-1-abc.json"]
 
 
 def test_the_fit_finds_what_is_off() -> None:

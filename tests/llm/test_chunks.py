@@ -72,7 +72,9 @@ def test_a_text_among_others_runs_in_small_chunks(
         other = model.pieces(PROMPT[:5], 40)
         next(other)
         runs.clear()
-        for made, _ in model.pieces(PROMPT, 4):
+        pieces = model.pieces(PROMPT, 4)
+        made, _ = next(pieces)
+        for _ in pieces:
             next(other)
         assert runs == [32] * 19
         other.close()

@@ -230,9 +230,7 @@ class Sequence:
         """
         self._check_room(tokens)
         decoder = self._decoder
-        return self._chunks(
-            tokens, 1, lambda: CROWDED_CHUNK if crowded() else decoder.chunks[-1]
-        )
+        return self._chunks(tokens, 1, lambda: CROWDED_CHUNK if crowded() else decoder.chunks[-1])
 
     def _chunks(self, tokens: Items[int], wanted: int, most: Callable[[], int]) -> Iterator[Array]:
         self.warm_up()
