@@ -191,7 +191,7 @@ def kernels(
             timestamp taken.
         most: maximum number of candidates; 0: all.
     """
-    want = case.expected()[0]
+    want = _expected(case)
     graph, feeds = case.graph, dict(case.feeds)
     label = graph.ops[0].name
     if sweep_bytes:
@@ -238,6 +238,18 @@ def kernels(
                     error=_difference(got, want),
                 )
         take.rank += 1
+
+
+_last: dict[str, tuple[Graph, Array]] = {}
+
+
+def _expected(case: Case) -> Array:
+    """Return numpy's result, which is kept for the next measurement of the same problem."""
+    graph, result = _last.get(case.floats, (None, None))
+    if graph is not case.graph or result is None:
+        result = case.expected()[0]
+        _last[case.floats] = case.graph, result
+    return result
 
 
 def _close(plan: Plan, backend: VulkanBackend) -> None:

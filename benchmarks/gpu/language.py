@@ -15,7 +15,7 @@ from benchmarks import llm
 from benchmarks.gpu import problems
 from benchmarks.gpu.problems import Problem
 from benchmarks.gpu.report import Section
-from benchmarks.gpu.step import Setting, step, time_all
+from benchmarks.gpu.step import Setting, step, time_all, within
 from vkmnn.schedule_config import PrecisionName
 from vkmnn.vulkan.cost.devices import class_of
 
@@ -48,23 +48,22 @@ REHEARSED_LOADS = (llm.Load(9, 4, 1), llm.Load(9, 4, 2))
 )
 def _codes(setting: Setting, section: Section) -> None:
     rotated = ROTATED_BYTES // 1000 if setting.is_rehearsal else ROTATED_BYTES
-    for rows in problems.CODE_ROWS:
-        for nbytes in (rotated, 0) if rows == 1 else (rotated,):
-            time_all(setting, section, _products(setting, rows), rotated_bytes=nbytes)
-            if section.wrong or setting.is_over:
-                break
+    for problem in within(setting, section, _products(setting)):
+        for nbytes in (rotated, 0) if " 1×" in problem.what else (rotated,):
+            time_all(setting, section, [problem], rotated_bytes=nbytes)
+        if section.wrong:
+            return
     section.tables["weights per second"] = _streamed(setting, section)
 
 
-def _products(setting: Setting, rows: int) -> Iterator[Problem]:
-    """Yield products, those of a prompt also by each way to unpack the weights."""
+def _products(setting: Setting) -> Iterator[Problem]:
+    """Yield products, those of several rows also by each way to unpack the weights."""
     sizes = problems.REHEARSED_CODES if setting.is_rehearsal else problems.CODES
-    kinds = ("codes",) if rows == 1 else ("codes", "unpacked")
-    for columns, depth in sizes:
-        for kind in kinds:
-            each = problems.codes(rows, columns, depth, kind)
+    for rows, (columns, depth) in product(problems.CODE_ROWS, sizes):
+        for kind in ("codes",) if rows == 1 else ("codes", "unpacked"):
+            problem = problems.codes(rows, columns, depth, kind)
             for fp16 in setting.stored:
-                yield each.stored(fp16)
+                yield problem.stored(fp16)
 
 
 def _streamed(setting: Setting, section: Section) -> list[dict[str, object]]:
@@ -103,6 +102,9 @@ def _models(setting: Setting, section: Section) -> None:
     models = REHEARSED_MODELS if setting.is_rehearsal else MODELS
     with tempfile.TemporaryDirectory() as folder:
         for model in models:
+            if rows and setting.is_over:
+                section.notes.append(f"no time for {model.name}")
+                continue
             setting.say(f"{model.name}: writing it")
             path = Path(folder) / model.name
             llm.write_model(path, model.sizes)

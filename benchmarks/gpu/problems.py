@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from vkmnn.ir import Array
+from vkmnn.ir import Array, DType, Graph, Op, TensorInfo
 from vkmnn.ir.ops import (
     AttentionAttrs,
     CachedAttentionAttrs,
@@ -18,7 +18,7 @@ from vkmnn.ir.ops import (
     OpAttrs,
     PoolingAttrs,
 )
-from vkmnn.testing.case import Case, op_case
+from vkmnn.testing.case import Case, op_case, tensor_info
 
 # Batch 1: input channels, output channels, kernel, stride, height and width of the input.
 RESNET_50: tuple[tuple[int, int, int, int, int], ...] = (
@@ -48,8 +48,8 @@ VECTORS: tuple[tuple[int, int, int], ...] = (
 CODES: tuple[tuple[int, int], ...] = (
     (2560, 2048), (2048, 2048), (2048, 5632), (11264, 2048), (28672, 4096),
 )  # fmt: skip
-CODE_ROWS = (1, 8, 128)
-"""Of a token, of eight texts, of a prompt."""
+CODE_ROWS = (1, 128, 8)
+"""Of a token, of a prompt, of eight texts."""
 # Texts, rows, capacity, rows in the cache: heads and depth as in both models.
 CACHES: tuple[tuple[int, int, int, int], ...] = (
     (1, 1, 2048, 1024), (1, 1, 256, 128), (8, 1, 2048, 1024), (1, 128, 2048, 1024),
@@ -139,11 +139,17 @@ def codes(rows: int, columns: int, depth: int, kind: str = "codes") -> Problem:
     rng = np.random.default_rng(1)
     weights = rng.integers(0, 256, (columns, blocks, 16), dtype=np.uint8)
     scales = np.full((columns, blocks), 0.2 * depth**-0.5, np.float32)
-    attrs = MatMulNBitsAttrs(4, 32, depth, columns)
-    inputs = [_random(rows, depth), weights, None, None, scales, None]
+    op = Op(
+        "MatMulNBits", "op", ["x", "q", "", "", "s"], ["y"],
+        MatMulNBitsAttrs(4, 32, depth, columns),
+    )  # fmt: skip
+    feeds = {"x": _random(rows, depth)}
+    # Not by `op_case`, which computes the result: this one takes seconds.
+    outputs = [TensorInfo("y", DType.FLOAT32, (rows, columns))]
+    inputs = [tensor_info(name, array) for name, array in feeds.items()]
+    graph = Graph("codes", inputs, outputs, [op], {"q": weights, "s": scales})
     what = f"codes {rows}×{columns}×{depth}"
-    what += "" if kind == "codes" else f", {kind}"
-    return _problem(what, kind, "MatMulNBits", attrs, inputs, (1, 4))
+    return Problem(what if kind == "codes" else f"{what}, {kind}", kind, Case(graph, feeds))
 
 
 def cached(texts: int, rows: int, capacity: int, held: int, depth: int = 64) -> Problem:

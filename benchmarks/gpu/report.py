@@ -93,7 +93,7 @@ def _row(each: Measured) -> dict[str, Any]:
     return {
         "problem": each.what,
         "stored": "f16" if each.fp16 else "f32",
-        "caches": "swept" if each.cold else "warm",
+        "caches": "cold" if each.cold else "warm",
         "kernel": each.kernel,
         "by": "rule" if each.rule else "",
         "workgroups": each.workgroups,

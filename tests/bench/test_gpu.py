@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import json
+import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from benchmarks.gpu import chain, command, machine, problems
+from benchmarks.gpu import chain, command, machine, peers, problems
 from benchmarks.gpu.chain import Measured, kernels
 from benchmarks.gpu.fit import TERMS, fit
 from benchmarks.gpu.report import Section, write
 from benchmarks.gpu.step import PLAN, Setting, Step
 from benchmarks.gpu.steps import RISKY
-from benchmarks.networks import light_models
-from vkmnn.bench.compare import place
+from benchmarks.networks import Network, light_models
+from vkmnn.bench.compare import Comparison, Series, place
 from vkmnn.errors import InvalidInputError
 from vkmnn.runtime.device import enumerate_devices, open_device
 from vkmnn.testing.case import variants
@@ -227,12 +228,64 @@ def test_only_known_steps(tmp_path: Path) -> None:
 
 
 @needs_device
+@pytest.mark.parametrize("name", ["device", "codes", "caches", "llm", "torch"])
+def test_steps_are_rehearsed_as_a_gpu(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With half precision and tiny sizes, each runs to its end, and has a table."""
+    monkeypatch.setenv("VKMNN_DEVICE_PROFILE", "nvidia-h200")
+    run = setting()
+    run.fp16 = True
+    assert run.is_rehearsal
+    assert command.run(run, 0.001, tmp_path, {"device": "x"}, [name])
+    (section,) = json.loads((tmp_path / "gpu.json").read_text())["sections"]
+    if name in ("codes", "llm", "device"):
+        assert section["tables"]
+    if name == "llm":
+        (rows,) = section["tables"].values()
+        assert rows[0]["precision"] == "normal"
+        assert rows[0]["prompt, tokens/s"] > 0
+    if name == "torch":
+        assert section["notes"]
+
+
+@needs_device
+@pytest.mark.parametrize("finds", [True, False])
+def test_columns_of_torch(finds: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each way to be faster has a column, unless there is no CUDA device."""
+    asked = []
+
+    def compared(name: str, path: Path, feeds: Any, specs: Any, where: Any) -> Comparison:
+        asked.append([(s.name, s.options.get("with"), s.options.get("precision")) for s in specs])
+        error = "" if finds else "PyTorch finds no CUDA device"
+        return Comparison(name, [Series(s.name, [0.002], error=error) for s in specs])
+
+    monkeypatch.setattr(peers, "compare", compared)
+    monkeypatch.setattr(peers, "find_spec", lambda name: name)
+    run = setting()
+    run.fp16 = True
+    run.models = [Network("n", tmp_path, {}, "espcn", {"N": 1})]
+    run.end = time.monotonic() + 60
+    section = Section("PyTorch", "")
+    next(s for s in STEPS if s.name == "torch").run(run, section)
+    name = "PyTorch CUDA graph tf32 channels_last"
+    if finds:
+        assert len(asked) == len(peers.COLUMNS)
+        ways = ["tf32", "channels_last"]
+        assert asked[2] == [(name, ways, None), (f"{name} fp16", ways, "normal")]
+        assert {row["ms"] for row in section.tables["one run, milliseconds"]} == {2.0}
+    else:
+        assert len(asked) == 1
+        assert "no CUDA" in section.notes[0]
+
+
+@needs_device
 @pytest.mark.parametrize(
     "name",
     [
         pytest.param(step.name, marks=[pytest.mark.soak] if step.name in LONG_STEPS else [])
         for step in STEPS
-        if step.name not in ("start", "tuner")
+        if step.name not in ("start", "tuner", "device", "codes", "caches", "llm", "torch")
     ],
 )
 def test_every_step_runs_in_no_time(name: str, tmp_path: Path) -> None:
