@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """One command for each job of this repository, with Python's standard library alone.
 
-    python3 tasks.py demo | test | test-networks | test-without-vnni | drivers | compilers | codegen
-                     | shaders | bench | kompute | lint | site | release | help
+    python3 tasks.py demo | test | test-networks | test-ray | test-without-vnni | drivers
+                     | compilers | codegen | shaders | bench | kompute | lint | site | release | help
 
 Each task first creates only what it needs: the environment `.venv`, this package with the right
 extras in it, and a Vulkan driver if one can be installed. Arguments after the task's name are
@@ -121,6 +121,13 @@ def test_networks(args: Sequence[str]) -> int:
     return process.run_loud([python, "-m", "pytest", "-m", "torch", *args], env)
 
 
+def test_ray(args: Sequence[str]) -> int:
+    """Run batches and deployments on a local cluster of two nodes (installs Ray)."""
+    python = environment.prepare("ray", "test")
+    env = {"VKMNN_REQUIRE_VULKAN": "1"} if vulkan.ensure_vulkan() else {}
+    return process.run_loud([python, "-m", "pytest", "-m", "ray", *args], env)
+
+
 def codegen(args: Sequence[str]) -> int:
     """Lock and compile the shaders; --check reports whether the lock is up to date."""
     return process.run_loud([environment.prepare("codegen"), "-m", "vkmnn.codegen", *args])
@@ -202,6 +209,7 @@ TASKS: dict[str, Callable[[Sequence[str]], int]] = {
     "demo": demo,
     "test": test,
     "test-networks": test_networks,
+    "test-ray": test_ray,
     "test-without-vnni": test_without_vnni,
     "drivers": drivers,
     "compilers": compilers,

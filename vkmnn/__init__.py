@@ -33,6 +33,7 @@ from vkmnn.errors import (
 
 if TYPE_CHECKING:
     from vkmnn import llm as llm
+    from vkmnn import ray as ray
     from vkmnn import torch as torch
     from vkmnn.base.budget import Budget
     from vkmnn.batch import SessionPool
@@ -155,7 +156,7 @@ _LAZY = {
     "shader": "vkmnn.shader_function",
 }
 
-_FACES = ("llm", "mnn", "onnxruntime", "torch")
+_FACES = ("llm", "mnn", "onnxruntime", "ray", "torch")
 """Modules that are imported when they are first used."""
 
 

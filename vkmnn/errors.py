@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from vkmnn.base.records import dataclass
 
@@ -79,6 +80,10 @@ class VkmnnError(Exception):
         self.hint = hint if hint is None else _clipped(hint, _LONGEST_LINE)
         super().__init__(self.message)
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Return how to copy or pickle it: without its constructor, which takes other arguments."""
+        return _revived, (type(self), self.args), dict(self.__dict__)
+
     def __str__(self) -> str:
         """Return message, location and hint."""
         text = self.message
@@ -95,6 +100,13 @@ class VkmnnError(Exception):
         if self.hint:
             text += f"\n  hint: {self.hint}"
         return text
+
+
+def _revived(kind: type[VkmnnError], arguments: tuple[Any, ...]) -> VkmnnError:
+    """Return an error whose attributes are set afterwards."""
+    error = kind.__new__(kind, *arguments)
+    error.args = arguments
+    return error
 
 
 class ModelError(VkmnnError):

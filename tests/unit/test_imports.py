@@ -113,6 +113,9 @@ ALLOWED: dict[str, set[str]] = {
         *("host", "opening", "llm", "pipelines", "runtime", "vulkan"),
     },
     "batch": {"errors", "ir", "runtime", "inference_session", "pipelines"},  # many items
+    "ray": {  # many items on many machines
+        *("errors", "ir", "runtime", "inference_session", "pipelines", "batch", "llm"),
+    },
     "bench": {"errors", "ir", "runtime", "host"},
     "shader_function": {"errors", "runtime", "shaders", "codegen"},
     "testing": {  # the pytest plug-in of shader tests, and what authors of operators check

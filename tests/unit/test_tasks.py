@@ -549,7 +549,7 @@ def test_lint_runs_every_tool_and_reports_a_failure(tasks, machine, runs, monkey
     assert len(runs) == 12
 
 
-@pytest.mark.parametrize("name", ["demo", "codegen", "bench", "test-networks"])
+@pytest.mark.parametrize("name", ["demo", "codegen", "bench", "test-networks", "test-ray"])
 def test_each_task_hands_back_its_status(tasks, machine, runs, name):
     assert tasks.main([name]) == 0
     assert tasks.main([name, "--fails"]) == 5

@@ -117,12 +117,12 @@ def _feeds(value: Any, suffix: str, inputs: Sequence[NodeArg]) -> dict[str, Arra
         InvalidInputError: it is damaged, or lacks an input.
     """
     if isinstance(value, Mapping):
-        return _cast(value, inputs)
+        return cast(value, inputs)
     where = f"'{value}'" if isinstance(value, Path) else "the file"
     try:
         loaded = np.load(BytesIO(value) if isinstance(value, bytes) else value, allow_pickle=False)
         if isinstance(loaded, np.ndarray):
-            return {inputs[0].name: loaded} if len(inputs) == 1 else _cast({}, inputs)
+            return {inputs[0].name: loaded} if len(inputs) == 1 else cast({}, inputs)
         with loaded:
             return {name: loaded[name] for name in loaded.files}
     except (OSError, ValueError, EOFError, KeyError, zipfile.BadZipFile) as error:
@@ -131,8 +131,12 @@ def _feeds(value: Any, suffix: str, inputs: Sequence[NodeArg]) -> dict[str, Arra
         ) from error
 
 
-def _cast(row: Mapping[str, Any], inputs: Sequence[NodeArg]) -> dict[str, Array]:
-    """Return the values of a row in the types of the inputs; other keys are ignored."""
+def cast(row: Mapping[str, Any], inputs: Sequence[NodeArg]) -> dict[str, Array]:
+    """Return the values of a row in the types of the inputs; other keys are ignored.
+
+    Raises:
+        InvalidInputError: an input is missing, or its value does not fit its type.
+    """
     made = {}
     for arg in inputs:
         if row.get(arg.name) is None:
