@@ -30,6 +30,7 @@ from vkmnn.batch import items as batch_items
 from vkmnn.batch.items import counted, expanded, items_of
 from vkmnn.batch.job import error_file, parts_folder
 from vkmnn.errors import InvalidInputError
+from vkmnn.pipelines.base import PicturePipeline
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -89,6 +90,19 @@ def test_pictures_in_order(cli: Cli, here: Path) -> None:
     errors = lines(here / "o.jsonl.errors.jsonl")
     assert [row["input"] for row in errors] == ["in/03.png", "in/04.png"]
     assert all(row["error"] == "InvalidInputError" and row["reason"] for row in errors)
+
+
+def test_pictures_share_runs(cli: Cli, here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A run that fails is repeated picture by picture, which would hide a defect."""
+    counts: list[int] = []
+    real = PicturePipeline.together
+    monkeypatch.setattr(
+        PicturePipeline, "together", lambda pipe, some: counts.append(len(some)) or real(pipe, some)
+    )
+    shard(here / "a.tar", [f"{number:02}.png" for number in range(36)])
+    given = ("map", "m.onnx", "a.tar", "-o", "o.jsonl", "--devices", "cpu", "--batch", 16)
+    assert cli(*given).status == 0
+    assert counts == [16, 16, 4]
 
 
 def test_on_the_device_to_parquet_and_folders(cli: Cli, here: Path) -> None:

@@ -149,6 +149,18 @@ def test_batches_and_fixed_batches(tmp_path: Path) -> None:
         np.testing.assert_allclose([one.scores for one in found], single, atol=1e-6)
 
 
+@pytest.mark.parametrize("shape", [("N", 3, 32, 32), (12, 3, 32, 32)])
+def test_more_pictures_than_classes_in_a_run(tmp_path: Path, shape: tuple[Any, ...]) -> None:
+    """The scores are found by their shape, [12, 3]: the longest axis is that of the pictures."""
+    pictures = [read_picture(stripes(50 + 9 * n, 70)) for n in range(12)]
+    path = classifier(tmp_path / "m.onnx", shape, classes=3)
+    with vkmnn.pipeline("classify", path, device="cpu", tell=list) as pipe:
+        single = [pipe(one).scores for one in pictures]
+        np.testing.assert_allclose(
+            [one.scores for one in pipe.together(pictures)], single, atol=1e-6
+        )
+
+
 def test_results_save_and_describe_themselves(tmp_path: Path, street: Path) -> None:
     labels = tmp_path / "labels.txt"
     labels.write_text("\n".join(f"kind {n}" for n in range(10)))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -81,7 +82,7 @@ def map_items(
     if options.resume and output.exists() and not parts_folder(output).exists():
         note(f"'{output}' is complete: no job was interrupted")
         return
-    files = [file for file in expanded(inputs) if not _is_of(output, Path(file))]
+    files = _without_own(output, expanded(inputs))
     first = next(items_of(files), None)
     if first is None:
         raise InvalidInputError("the inputs hold no items", hint="check the archives and lists")
@@ -100,10 +101,13 @@ def map_items(
     _show(output, summary, time.monotonic() - start)
 
 
-def _is_of(output: Path, file: Path) -> bool:
-    """Tell whether a job has written a file itself, so that it is no input."""
-    own = {path.absolute() for path in (output, parts_folder(output), error_file(output))}
-    return not own.isdisjoint((file.absolute(), *file.absolute().parents))
+def _without_own(output: Path, files: Sequence[str]) -> list[str]:
+    """Return the files that a job has not written itself; those are no inputs."""
+    own = [str(path.absolute()) for path in (output, parts_folder(output), error_file(output))]
+    inside = tuple(f"{path}{os.sep}" for path in own)
+    here = Path.cwd()
+    paths = ((file, os.path.join(here, os.path.normpath(file))) for file in files)  # noqa: PTH118 - a path each would take most of the time
+    return [file for file, path in paths if path not in own and not path.startswith(inside)]
 
 
 def _about(path: Path, arrays: bool, tasks: TaskOptions, options: MapOptions) -> Mapping[str, Any]:

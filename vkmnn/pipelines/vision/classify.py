@@ -79,7 +79,7 @@ class Classify(PicturePipeline[Labels]):
             name: array
             for name, array in outputs.items()
             if array.dtype.kind in "fui" and array.size > count
-            and max(array.shape) * count == array.size
+            and _longest(array, count) * count == array.size
         } or {
             name: array for name, array in outputs.items()
             if array.dtype.kind in "fui" and array.size == count
@@ -124,6 +124,14 @@ class Classify(PicturePipeline[Labels]):
                        "they are", "--activation softmax|sigmoid|none")  # fmt: skip
             return "none"
         return "softmax"
+
+
+def _longest(array: Array, count: int) -> int:
+    """Return the size of the longest axis besides that of the images."""
+    sizes = list(array.shape)
+    if count in sizes:
+        sizes.remove(count)
+    return max(sizes, default=1)
 
 
 ACTIVATIONS: Mapping[str, Callable[[Array], Array]] = {
