@@ -14,6 +14,7 @@ from PIL import Image
 import vkmnn
 from tests.hub import cache_repository
 from tests.pipelines.networks import canned, classifier, logits_of, stripes
+from vkmnn.pipelines import read_picture
 
 MEAN, STD = np.array([0.485, 0.456, 0.406]), np.array([0.229, 0.224, 0.225])
 
