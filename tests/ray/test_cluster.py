@@ -162,7 +162,10 @@ def test_deployments_answer_and_stream(tmp_path: Path, dense: str) -> None:
     serve.run(deployment(str(picture), "classify", serve_options=half), name="picture",
               route_prefix="/picture")  # fmt: skip
     folder = tiny.optimum_folder(tmp_path / "llm")
-    text = serve.run(deployment(str(folder), "text-generation"), name="text", route_prefix="/text")
+    text = serve.run(
+        deployment(str(folder), "text-generation", serve_options=half),
+        name="text", route_prefix="/text",
+    )  # fmt: skip
 
     answers = [network.infer.remote({"x": [number, 0, 0, 0]}) for number in range(6)]
     for number, answer in enumerate(answers):
