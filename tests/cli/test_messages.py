@@ -336,7 +336,7 @@ def test_public_objects_show_in_a_line(kind: str) -> None:
 
 def test_names_of_the_package() -> None:
     names = {name for name in dir(vkmnn) if not name.startswith("__")}
-    assert names == {*vkmnn.__all__, "llm", "mnn", "onnxruntime", "torch"}
+    assert names == {*vkmnn.__all__, "llm", "mnn", "onnxruntime", "ray", "torch"}
     assert vkmnn.onnxruntime.InferenceSession
     assert vkmnn.mnn.__name__ == "vkmnn.mnn"
 

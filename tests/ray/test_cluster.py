@@ -6,6 +6,7 @@ import contextlib
 import http.client
 import json
 import os
+import re
 import signal
 import socket
 from collections.abc import Iterator
@@ -134,6 +135,14 @@ def test_errors_are_those_of_the_library(dense: str) -> None:
     actor = ray.remote(Predictor).options(num_cpus=1).remote(dense)
     with pytest.raises(ray.exceptions.RayActorError, match="given this process no Vulkan device"):
         ray.get(actor.__call__.remote({}))
+
+
+@pytest.mark.usefixtures("cluster")
+def test_the_example_of_the_page_runs(dense: str) -> None:
+    text = (ROOT / "docs" / "ray.md").read_text("utf-8")
+    (block,) = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    block = block.replace("ray.init(resources=vkmnn.ray.node_resources())\n", "")
+    exec(block.replace('"model.onnx"', repr(dense)), {})  # noqa: S102 - the page's own
 
 
 def port() -> int:

@@ -96,7 +96,7 @@ def finite(value: Any) -> Any:
     """Return a value for JSON: numbers that are not finite become None."""
     if isinstance(value, float):
         return value if math.isfinite(value) else None
-    if isinstance(value, Mapping):
+    if isinstance(value, dict):
         return {name: finite(one) for name, one in value.items()}
     return [finite(one) for one in value] if isinstance(value, list | tuple) else value
 
