@@ -2,7 +2,8 @@
 """One command for each job of this repository, with Python's standard library alone.
 
     python3 tasks.py demo | test | test-networks | test-ray | test-without-vnni | drivers
-                     | compilers | codegen | shaders | bench | kompute | lint | site | release | help
+                     | compilers | codegen | shaders | bench | kompute | lint | site | release
+                     | help
 
 Each task first creates only what it needs: the environment `.venv`, this package with the right
 extras in it, and a Vulkan driver if one can be installed. Arguments after the task's name are
