@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import copy
 import json
 import subprocess
@@ -20,7 +21,7 @@ import vkmnn
 from tests.faces.conftest import dense_model
 from tests.pipelines.networks import classifier, stripes
 from vkmnn import errors
-from vkmnn.ray import RESOURCE, Predictor, devices, node_resources, on_devices
+from vkmnn.ray import RESOURCE, Predictor, devices, node_resources, on_devices, serving
 from vkmnn.runtime.device_info import DeviceType
 
 CPU, CARD, SHARED = DeviceType.CPU, DeviceType.DISCRETE, DeviceType.INTEGRATED
@@ -288,6 +289,79 @@ def test_arguments_of_map_batches(monkeypatch: pytest.MonkeyPatch, tmp_path: Pat
     cluster(monkeypatch, tmp_path, total=0)
     with pytest.raises(errors.DeviceNotFoundError, match="ray start"):
         on_devices()
+
+
+# --- deployments ----------------------------------------------------------------------------------
+
+
+def batching(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Let `ray.serve.batch` join what is called at the same time; return the sizes of its runs."""
+    sizes: list[int] = []
+
+    def batch(max_batch_size: int, batch_wait_timeout_s: float) -> Any:
+        def decorated(together: Any) -> Any:
+            waiting: list[tuple[Any, asyncio.Future[Any]]] = []
+
+            async def one(row: Any) -> Any:
+                future = asyncio.get_running_loop().create_future()
+                waiting.append((row, future))
+                await asyncio.sleep(batch_wait_timeout_s)
+                if waiting:
+                    group, waiting[:] = waiting[:max_batch_size], waiting[max_batch_size:]
+                    sizes.append(len(group))
+                    made = await together([value for value, _ in group])
+                    for (_, other), outcome in zip(group, made, strict=True):
+                        other.set_result(outcome)
+                return await future
+
+            return one
+
+        return decorated
+
+    monkeypatch.setitem(sys.modules, "ray.serve", SimpleNamespace(batch=batch))
+    return sizes
+
+
+def test_requests_share_runs_and_fail_alone(monkeypatch: pytest.MonkeyPatch, dense: Path) -> None:
+    sizes = batching(monkeypatch)
+    replica = serving.RowReplica(dense, None, (4, 0.01), "cpu", {})
+    x = values(6)
+
+    async def ask() -> list[Any]:
+        rows: list[Any] = [{"x": one} for one in x]
+        rows[2] = {"x": [1.0]}
+        asked = [replica.infer(row) for row in rows]
+        return await asyncio.gather(*asked, replica.infer([1]), return_exceptions=True)
+
+    made = asyncio.run(ask())
+    assert sizes == [4, 2]
+    assert isinstance(made[2], errors.InvalidInputError)
+    assert isinstance(made[6], errors.InvalidInputError)
+    weights = np.arange(12, dtype=np.float32).reshape(4, 3) - 5
+    for number in (0, 1, 3, 4, 5):
+        np.testing.assert_allclose(made[number]["y"], x[number] @ weights + 1, atol=1e-4)
+    replica.check_health()
+    monkeypatch.setattr(type(replica._model), "lost", True)
+    with pytest.raises(errors.DeviceLostError):
+        replica.check_health()
+
+
+def test_options_of_deployments(monkeypatch: pytest.MonkeyPatch) -> None:
+    def deployed(**options: Any) -> Any:
+        return lambda kind: SimpleNamespace(bind=lambda *args: (kind, options, args))
+
+    monkeypatch.setitem(sys.modules, "ray.serve", SimpleNamespace(deployment=deployed))
+    actor = {"ray_actor_options": {"num_cpus": 2}, "num_replicas": 3}
+    kind, options, _ = vkmnn.ray.deployment("m.onnx", batch=8, serve_options=actor)
+    assert kind is serving.RowReplica
+    assert options["ray_actor_options"] == {"num_cpus": 2, "resources": {RESOURCE: 1}}
+    assert options["num_replicas"] == 3
+    assert options["max_ongoing_requests"] == 16
+    kind, options, _ = vkmnn.ray.deployment("folder", "text-generation", device="cpu")
+    assert kind is serving.TextReplica
+    assert "ray_actor_options" not in options
+    with pytest.raises(errors.InvalidInputError):
+        vkmnn.ray.deployment("m.onnx", wait_s=-1)
 
 
 # --- imports and errors ---------------------------------------------------------------------------

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import json
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -28,6 +30,16 @@ _OPTIONS = (
     "max_tokens",
     *sorted({*Settings.__annotations__} - {"grammar"}),
 )
+
+
+_THREADS = ThreadPoolExecutor(64, "vkmnn-serve")
+"""Requests in progress wait there; asyncio's own pool has few threads on small machines."""
+
+
+async def _threaded(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """Call a function in a thread, and wait for its result."""
+    call = functools.partial(function, *args, **kwargs)
+    return await asyncio.get_running_loop().run_in_executor(_THREADS, call)
 
 
 def deployment(
@@ -64,7 +76,11 @@ def deployment(
     checked_count("batch", batch)
     if not 0 <= wait_s <= 60:
         raise InvalidInputError(f"wait_s={wait_s!r} is no time from 0 to 60 seconds")
-    given: dict[str, Any] = {"name": "vkmnn", **(serve_options or {})}
+    given: dict[str, Any] = {
+        "name": "vkmnn",
+        "max_ongoing_requests": 2 * batch,  # Ray's default would fill no run
+        **(serve_options or {}),
+    }
     if device is None:
         actor = dict(given.get("ray_actor_options") or {})
         actor["resources"] = {RESOURCE: 1, **(actor.get("resources") or {})}
@@ -99,7 +115,7 @@ class RowReplica:
         computed = self._model.outcomes
 
         async def together(rows: list[Any]) -> list[Row | Failed]:
-            return await asyncio.to_thread(lambda: list(computed(rows)))
+            return list(await _threaded(lambda: list(computed(rows))))
 
         batched = need("ray.serve", "a deployment", "ray").batch
         self._together = batched(max_batch_size=joining[0], batch_wait_timeout_s=joining[1])(
@@ -163,12 +179,12 @@ class TextReplica:
         Raises:
             InvalidInputError: a value is out of its range, or the prompt does not fit.
         """
-        made = await asyncio.to_thread(self._model.generate, prompt, **_settings(settings))
+        made = await _threaded(self._model.generate, prompt, **_settings(settings))
         return str(made.text)
 
     async def stream(self, prompt: Any, **settings: Any) -> AsyncIterator[str]:
         """Yield the text after a prompt, piece by piece; as `generate`."""
-        pieces = await asyncio.to_thread(self._model.stream, prompt, **_settings(settings))
+        pieces = await _threaded(self._model.stream, prompt, **_settings(settings))
         async for piece in _unblocked(pieces):
             yield piece
 
@@ -178,10 +194,10 @@ class TextReplica:
         try:
             asked = _asked(_json(await request.body()))
             streams = asked.pop("stream", False)
-            prompt = asked.pop("prompt", None) or asked.pop("messages", None)
+            prompt = asked.pop("prompt") if "prompt" in asked else asked.pop("messages")
             if not streams:
                 return _answer({"text": await self.generate(prompt, **asked)})
-            pieces = await asyncio.to_thread(self._model.stream, prompt, **_settings(asked))
+            pieces = await _threaded(self._model.stream, prompt, **_settings(asked))
         except VkmnnError as error:
             return _refusal(error)
         return responses.StreamingResponse(_events(pieces), media_type="text/event-stream")
@@ -199,12 +215,12 @@ class TextReplica:
 async def _unblocked(pieces: Iterator[str]) -> AsyncIterator[str]:
     """Yield what an iterator computes in other threads; it is closed if nobody reads on."""
     try:
-        while (piece := await asyncio.to_thread(next, pieces, None)) is not None:
+        while (piece := await _threaded(next, pieces, None)) is not None:
             yield piece
     finally:
         close = getattr(pieces, "close", None)
         if close is not None:
-            await asyncio.to_thread(close)
+            await _threaded(close)
 
 
 async def _events(pieces: Iterator[str]) -> AsyncIterator[str]:
