@@ -6,12 +6,14 @@ import json
 from pathlib import Path
 
 import numpy as np
+import onnx
 import pytest
 from PIL import Image
 
 from tests.cli.conftest import Cli
-from tests.pipelines.networks import canned, classifier, stripes
+from tests.pipelines.networks import canned, classifier, stripes, trimap
 from tests.pipelines.test_detect import ULTRALYTICS, yolov8
+from tests.pipelines.test_matting import FRAMES, LOW, averaged, rvm, vitmatte
 from tests.pipelines.test_people import heat, scrfd, yunet
 from tests.pipelines.test_pixels import SEGMENT, enlarger, half_maps
 
@@ -147,3 +149,52 @@ def test_options_of_pictures_need_one(cli: Cli, tmp_path: Path) -> None:
     result = cli("run", classifier(tmp_path / "m.onnx"), "-d", "cpu", "--labels", "l.txt")
     assert result.status == 1
     assert "--labels is for images" in result.err
+
+
+def test_trimaps_on_the_command_line(cli: Cli, tmp_path: Path, street: Path) -> None:
+    path = tmp_path / "m.onnx"
+    onnx.save(vitmatte(), path)
+    (tmp_path / "trimaps").mkdir()
+    given = tmp_path / "trimaps" / "street.png"
+    Image.fromarray(trimap(120, 200)).save(given)
+    out = tmp_path / "cut.png"
+    assert "--trimap FILE" in cli("run", path, "-i", street, "-d", "cpu").err
+    for value in (given, given.parent):
+        result = cli("run", path, "-i", street, "--trimap", value, "-o", out, "-d", "cpu")
+        assert result.status == 0, result.err
+    made = np.asarray(Image.open(out))
+    assert made.shape == (120, 200, 4)
+    assert made[:, 5:60, 3].mean() < made[:, 160:, 3].mean() - 80
+    plain = canned(tmp_path / "plain.onnx", {"alpha": LOW})
+    result = cli("run", plain, "-i", street, "--trimap", given, "-d", "cpu")
+    assert "no option 'trimap'" in result.err
+
+
+def test_videos_on_the_command_line(cli: Cli, tmp_path: Path) -> None:
+    path = tmp_path / "rvm.onnx"
+    onnx.save(rvm(), path)
+    folder = tmp_path / "frames"
+    folder.mkdir()
+    for number, frame in enumerate(FRAMES):
+        Image.fromarray(frame).save(folder / f"{number}.png")
+    film = tmp_path / "film.png"  # animated
+    first, *others = (Image.fromarray(one) for one in FRAMES)
+    first.save(film, save_all=True, append_images=others)
+    for given in (folder, film):
+        out = tmp_path / f"out of {given.name}"
+        result = cli("run", path, "-i", given, "-o", out, "-d", "cpu")
+        assert result.status == 0, result.err
+        saved = sorted(out.iterdir())
+        assert len(saved) == 3
+        alpha = np.asarray(Image.open(saved[2]))[..., 3] / 255
+        np.testing.assert_allclose(alpha, averaged(FRAMES, 1)[2], atol=4e-3)
+
+
+def test_films_of_mattes_are_on_white(cli: Cli, tmp_path: Path) -> None:
+    av = pytest.importorskip("av")
+    path = canned(tmp_path / "m.onnx", {"alpha": np.zeros((1, 1, 64, 64))})
+    film, out = tmp_path / "film.png", tmp_path / "out.mp4"
+    Image.fromarray(FRAMES[0]).save(film, save_all=True, append_images=[Image.fromarray(FRAMES[1])])
+    assert cli("run", path, "-i", film, "-o", out, "-d", "cpu").status == 0
+    with av.open(str(out)) as container:
+        assert min(one.to_ndarray(format="rgb24").min() for one in container.decode(video=0)) > 240

@@ -132,3 +132,10 @@ def stripes(height: int, width: int) -> Array:
     green = np.where((x // 24 + y // 16) % 2, 40, 220) + 20 * np.cos(y / 5)
     blue = 255 * x / max(width - 1, 1)
     return np.clip(np.stack([red, green, blue], -1), 0, 255).astype(np.uint8)
+
+
+def trimap(height: int, width: int) -> Array:
+    """Return a trimap: background on the left, foreground on the right, unknown between."""
+    made = np.full((height, width), 128, np.uint8)
+    made[:, : width // 3], made[:, -(width // 4) :] = 0, 255
+    return made

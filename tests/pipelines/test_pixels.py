@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -190,6 +191,10 @@ def test_tiles_overlap(tmp_path: Path) -> None:
     assert cut[4:-4, 4:-4].min() < 140
     with pytest.raises(vkmnn.InvalidInputError, match="does not fit tiles"):
         pipe(flat, overlap=32)
+    options: dict[str, Any] = {"device": "cpu", "tell": list, "overlap": 16}
+    for task in ("upscale", None):
+        with vkmnn.pipeline(task, tmp_path / "m.onnx", **options) as pipe:
+            np.testing.assert_array_equal(pipe(flat).pixels, joined)
 
 
 def test_brightness_alone(tmp_path: Path, street: Path) -> None:

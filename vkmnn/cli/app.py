@@ -336,6 +336,14 @@ StrengthOption = Annotated[
     float | None,
     typer.Option("--strength", help="For prompts with an image: from 0 to 1, how much to change."),
 ]
+TrimapOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--trimap",
+        help="For matting: background black, foreground white, unknown grey; a file, or a folder "
+        "with the images' names.",
+    ),
+]
 
 
 @app.command()
@@ -369,6 +377,7 @@ def run(
     steps: StepsOption = None,
     guidance: GuidanceOption = None,
     strength: StrengthOption = None,
+    trimap: TrimapOption = None,
 ) -> None:
     """Run a model one or more times and show its outputs.
 
@@ -389,7 +398,7 @@ def run(
     )
     tasks = TaskOptions(
         task, labels, threshold, size, mean, std, channels, preprocess, more or [],
-        prompt, negative, steps, guidance, strength,
+        prompt, negative, steps, guidance, strength, trimap,
     )  # fmt: skip
     if is_for_pipeline(options.inputs, tasks, model):
         from vkmnn.cli.pipeline import run_pipeline

@@ -39,12 +39,13 @@ class TaskOptions:
     steps: int | None = None
     guidance: float | None = None
     strength: float | None = None
+    trimap: Path | None = None
 
     @property
     def given(self) -> list[str]:
         """The names of the given options."""
         names = ("task", "labels", "threshold", "size", "mean", "std", "channels", "preprocess",
-                 *PAINTING, "prompt")  # fmt: skip
+                 "trimap", *PAINTING, "prompt")  # fmt: skip
         return [f"--{name}" for name in names if getattr(self, name) is not None] + (
             ["--set"] if self.more else []
         )

@@ -68,6 +68,7 @@ METAVARS: Mapping[str, str] = {
     "--stop": "TEXT",
     "--prompt": "TEXT",
     "--system": "TEXT",
+    "--trimap": "PATH",
     "--task": "NAME",
     "--threads": "N",
     "--threshold": "NUMBER",

@@ -94,7 +94,8 @@ def run_pipeline(
                 hint='-i "a text"; with an image to change: --prompt "a text"',
             )
         jobs = _jobs(files, tasks.prompt, bool(inputs.texts), seed)
-        results = _results(pipe, files) if streams else _of_jobs(pipe, jobs)
+        in_order = streams or pipe.sequential
+        results = _results(pipe, files) if in_order else _of_jobs(pipe, jobs)
         try:
             _save(output, _shown(results, facts), several or streams, files)
         except OtherInputsError as error:
@@ -161,6 +162,15 @@ def _of_jobs(pipe: Any, jobs: Sequence[Job]) -> Iterator[tuple[str, Result[Any],
         else:
             result = pipe(given, **settings)
         yield name, result, time.perf_counter() - start
+
+
+def _in_sequence(pipe: Any, files: Sequence[str]) -> Iterator[tuple[str, Result[Any], float]]:
+    """Yield name, result and seconds for images that are the frames of one video."""
+    start = time.perf_counter()
+    for file, result in zip(files, pipe.stream(files), strict=True):
+        end = time.perf_counter()
+        yield Path(file).name, result, end - start
+        start = end
 
 
 def _opened(
@@ -239,6 +249,7 @@ def parsed_options(tasks: TaskOptions) -> dict[str, Any]:
         "threshold": tasks.threshold,
         "channels": tasks.channels,
         "preprocess": tasks.preprocess,
+        "trimap": tasks.trimap,
         "size": None if tasks.size is None else _sides(tasks.size),
         "mean": None if tasks.mean is None else _numbers("--mean", tasks.mean),
         "std": None if tasks.std is None else _numbers("--std", tasks.std),
@@ -299,6 +310,9 @@ def _expanded(text: str) -> list[str]:
 
 def _results(pipe: Any, files: Sequence[str]) -> Iterator[tuple[str, Result[Any], float]]:
     """Yield name, result and seconds for each image and each frame."""
+    if pipe.sequential and not any(map(_is_stream, files)):
+        yield from _in_sequence(pipe, files)
+        return
     for file in files:
         start = time.perf_counter()
         if _is_stream(file):

@@ -59,6 +59,7 @@ class Pipeline(ABC):
         task: the name of the task.
         own: names of options that are specific to the task.
         checks: checks of options whose names have another meaning in other tasks.
+        sequential: whether results depend on the images before, as the frames of a video do.
         settings: settings that calls may override: names and defaults.
         notes: sentences on guessed properties.
         about: the description of its network.
@@ -67,6 +68,7 @@ class Pipeline(ABC):
     task: ClassVar[str] = ""
     own: ClassVar[tuple[str, ...]] = ()
     checks: ClassVar[Mapping[str, Check]] = {}
+    sequential: ClassVar[bool] = False
     settings: Mapping[str, Any]
     about: Description
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from vkmnn.base.extras import need
 from vkmnn.base.media import FILMS, PICTURES, has_suffix
 from vkmnn.errors import InvalidInputError
-from vkmnn.pipelines.pictures import Picture, pil, read_picture, rgb_of
+from vkmnn.pipelines.pictures import Picture, opaque, pil, read_picture, rgb_of
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -103,7 +103,11 @@ class FilmWriter:
         self._stream: Any = None
 
     def add(self, image: Any) -> None:
-        """Append an image; all have the size of the first, cropped to even numbers of pixels."""
+        """Append an image; all have the size of the first, with even numbers of pixels.
+
+        Transparent pixels become white.
+        """
+        image = opaque(image)
         if self._stream is None:
             self._stream = self._container.add_stream("mpeg4", rate=self._rate)
             self._stream.width, self._stream.height = (side + side % 2 for side in image.size)

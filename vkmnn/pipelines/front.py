@@ -29,8 +29,8 @@ _CUBIC = -0.5  # as in PIL; ONNX's default is -0.75
 
 
 def can_resize(processor: ImageProcessor) -> bool:
-    """Return whether Resize supports the filter."""
-    return processor.filter in _MODES
+    """Return whether the device can resize as the host does."""
+    return processor.filter in _MODES and not processor.brighten
 
 
 def with_front(
@@ -44,8 +44,12 @@ def with_front(
         processor: how images are resized and normalised.
         resizes: whether the device resizes and places images at their original size.
     """
-    before = _front(taken, processor, resizes)
-    inputs = [info for info in graph.inputs if info.name != taken.name]
+    return put_before(_front(taken, processor, resizes), graph, taken.name)
+
+
+def put_before(before: Graph, graph: Graph, name: str) -> Graph:
+    """Return a network whose input `name` is computed by another graph."""
+    inputs = [info for info in graph.inputs if info.name != name]
     return replace(
         graph,
         inputs=[*before.inputs, *inputs],

@@ -15,6 +15,7 @@ from vkmnn.pipelines.options import Options
 from vkmnn.pipelines.output_shapes import Guess, by_shapes, likely_tasks
 from vkmnn.pipelines.signatures import signature_of
 from vkmnn.pipelines.texts.inputs import TEXT_VECTORS, takes_text
+from vkmnn.pipelines.trimap_input import computes_matte
 
 ULTRALYTICS: Mapping[str, str] = {
     "detect": "object-detection",
@@ -130,6 +131,8 @@ def guess_task(loaded: Loaded, options: Options) -> Guess:
         return said
     if takes_text(loaded):
         return _of_text(loaded)
+    if computes_matte(loaded):
+        return Guess("image-matting", "its input, an image with a trimap")
     if hears_voices({arg.name for arg in loaded.inputs}):
         return Guess("voice-activity-detection", "its inputs, a sound, its rate and a state")
     classes = len(loaded.about.labels()[0])

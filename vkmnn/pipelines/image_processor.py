@@ -28,6 +28,7 @@ class ImageProcessor:
         std: by channel.
         channels: "rgb", "bgr" or "grey".
         fill: the value of padding, from 0 to 255.
+        brighten: whether the brightest value of each resized image becomes 255 (U²-Net).
     """
 
     fit: Fit = Fit()
@@ -37,6 +38,7 @@ class ImageProcessor:
     std: tuple[float, ...] = (1.0,)
     channels: str = "rgb"
     fill: tuple[int, ...] = (0,)
+    brighten: bool = False
 
     def with_size(self, size: tuple[int, int]) -> ImageProcessor:
         """Return the processor for another size of the network's input."""
@@ -56,6 +58,8 @@ class ImageProcessor:
     def pixels(self, picture: Picture, placed: Placed) -> Array:
         """Return the canvas with the image: uint8 [height, width, channels]."""
         small = resize(self.ordered(picture.pixels), *placed.resized, self.filter)
+        if self.brighten and 0 < small.max() < 255:
+            small = np.rint(small * np.float32(255 / small.max())).astype(np.uint8)
         if placed.offset == (0, 0) and placed.canvas == placed.resized:
             return np.ascontiguousarray(small)
         fill = np.array(self.fill, np.uint8)

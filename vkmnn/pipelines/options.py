@@ -101,6 +101,16 @@ def checked_options(
     return Options(**common, more=checked_settings(more, checks or {}))
 
 
+def common_options(given: Mapping[str, Any]) -> Options:
+    """Return the options that all tasks have, before the task is known.
+
+    Raises:
+        InvalidInputError: a wrong value.
+    """
+    common = {name: value for name, value in given.items() if name in _COMMON}
+    return checked_options(common, (), "auto")
+
+
 def checked_settings(given: Mapping[str, Any], checks: Mapping[str, Check]) -> dict[str, Any]:
     """Return options or settings of a task, validated by their names.
 
@@ -146,7 +156,9 @@ def _fraction(name: str, value: Any) -> float:
     return float(value)
 
 
-def _one_of(*words: str) -> Callable[[str, Any], str]:
+def one_of(*words: str) -> Callable[[str, Any], str]:
+    """Return a check for words of a list."""
+
     def check(name: str, value: Any) -> str:
         if value not in words:
             raise InvalidInputError(
@@ -232,7 +244,7 @@ SETTINGS: Mapping[str, Check] = {
     "overlap": _fraction,
     "least": _fraction,
     "growth": _positive,
-    "activation": _one_of(*ACTIVATIONS),
+    "activation": one_of(*ACTIVATIONS),
 }
 """Checks of settings with the same meaning in all tasks."""
 
@@ -242,7 +254,7 @@ _CHECKS: Mapping[str, Check] = {
     "mean": _numbers,
     "std": _numbers,
     "threshold": _fraction,
-    "channels": _one_of(*CHANNELS),
-    "preprocess": _one_of(*PLACES),
+    "channels": one_of(*CHANNELS),
+    "preprocess": one_of(*PLACES),
     "batch": _count,
 }

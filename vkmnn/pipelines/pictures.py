@@ -156,6 +156,15 @@ def rgb_of(image: Any) -> Array:
     return np.ascontiguousarray(np.asarray(image.convert("RGB")))
 
 
+def opaque(image: Any) -> Any:
+    """Return a PIL image without transparency: over white."""
+    if image.mode != "RGBA":
+        return image
+    made = pil().new("RGB", image.size, (255, 255, 255))
+    made.paste(image, mask=image.getchannel("A"))
+    return made
+
+
 def _from_array(array: Array) -> Array:
     if array.ndim == 3 and array.shape[2] not in (1, 3, 4) and array.shape[0] in (1, 3, 4):
         array = np.moveaxis(array, 0, 2)  # torchvision's tensors

@@ -101,6 +101,8 @@ def _shortest(fit: Fit, height: int, width: int) -> Placed:
     edge = fit.edge or min(fit.size or (height, width))
     short, long = min(height, width), max(height, width)
     other = int(edge * long / short)
+    down = fit.multiple
+    edge, other = (max(side // down, 1) * down for side in (edge, other))
     resized = (edge, other) if height <= width else (other, edge)
     canvas = fit.size or resized
     rows, columns = (-((have - want) // 2) for have, want in zip(resized, canvas, strict=True))

@@ -82,7 +82,7 @@ def _normalisation(said: Section, kind: str) -> tuple[float, tuple[float, ...], 
     mean: tuple[float, ...] = (0.0,)
     std: tuple[float, ...] = (1.0,)
     if said.flag("do_normalize", not kind.startswith(("RTDetr", "Swin2SR", "MobileViT"))):
-        usual = _CLIP if clip else (_HALF, _HALF) if kind.startswith("ViT") else None
+        usual = _CLIP if clip else (_HALF, _HALF) if kind.startswith(("ViT", "VitMatte")) else None
         first, second = usual or (IMAGENET_MEAN, IMAGENET_STD)
         mean = tuple(said.reals("image_mean")) if said.is_list("image_mean") else first
         std = tuple(said.reals("image_std")) if said.is_list("image_std") else second
@@ -113,7 +113,9 @@ def _fit(said: Section, kind: str) -> Fit:
         return Fit("edges", None, sizes["shortest_edge"], sizes.get("longest_edge", 0))
     if "shortest_edge" in sizes:
         edge = sizes["shortest_edge"]
-        return Fit("shortest", cut, int(edge * 256 / 224) if kind.startswith("Levit") else edge)
+        multiple = said.number("size_divisibility") if "size_divisibility" in said else 1
+        length = int(edge * 256 / 224) if kind.startswith("Levit") else edge
+        return Fit("shortest", cut, length, multiple=1 if cut else max(multiple, 1))
     size = _square(sizes) or (224, 224)
     if cut is not None and cut != size:
         return Fit("cropped", cut, *size)

@@ -12,7 +12,7 @@ from vkmnn.errors import InvalidInputError, nearest
 from vkmnn.pipelines import networks
 from vkmnn.pipelines.base import Pipeline
 from vkmnn.pipelines.guessing import guess_task, is_painter, said_by_folder
-from vkmnn.pipelines.options import checked_options
+from vkmnn.pipelines.options import checked_options, common_options
 from vkmnn.pipelines.parts import task_of_parts
 from vkmnn.pipelines.picture_input import picture_input
 from vkmnn.pipelines.texts.inputs import takes_text
@@ -58,9 +58,9 @@ TASKS: Sequence[Task] = (
          "the pixels of each object"),
     Task("mask-generation", ("sam",), f"{_VISION}.prompted", "Prompted", "folder",
          "the object at a point or in a box"),
-    Task("image-matting", ("matte", "matting"), f"{_VISION}.matte", "CutOut", "network",
+    Task("image-matting", ("matte", "matting"), f"{_VISION}.matte", "Matting", "network",
          "the foreground"),
-    Task("depth-estimation", ("depth",), f"{_VISION}.matte", "Depths", "network",
+    Task("depth-estimation", ("depth",), f"{_VISION}.depth", "Depths", "network",
          "the depth of each pixel"),
     Task("pose-estimation", ("pose", "keypoint-detection"), f"{_VISION}.pose", "PoseOf", "network",
          "keypoints of people"),
@@ -154,7 +154,7 @@ def pipeline(task: str | None, model: Any, **options: Any) -> Pipeline:
     parts = None if known is not None else task_of_parts(model)
     if parts is not None:
         return _opened(task_of(parts), model, options)
-    loose = checked_options(options, list(options), "auto")
+    loose = common_options(options)
     loaded = networks.load(model, loose)
     if known is not None:
         return _opened(_fitting(known, loaded), loaded, options)

@@ -60,13 +60,18 @@ class Matte(Result[float]):
 
     Attributes:
         alpha: float32 [height, width] of the image, from 0 to 1.
+        foreground: uint8 [height, width, 3], the colours without the background; None if the
+            network does not compute them, and the image's own are drawn.
     """
 
     columns = ("foreground",)
 
-    def __init__(self, alpha: Array, picture: Picture | None = None) -> None:
+    def __init__(
+        self, alpha: Array, picture: Picture | None = None, foreground: Array | None = None
+    ) -> None:
         super().__init__([float(alpha.mean())], picture)
         self.alpha = alpha
+        self.foreground = foreground
 
     def rows(self) -> list[tuple[str, ...]]:
         """Return the fraction of foreground."""
@@ -77,13 +82,15 @@ class Matte(Result[float]):
         return {"size": list(self.alpha.shape), "foreground": round(self.items[0], 6)}
 
     def arrays(self) -> dict[str, Array]:
-        """Return `alpha`."""
-        return {"alpha": self.alpha}
+        """Return `alpha`, and `foreground` if the network computes it."""
+        more = {} if self.foreground is None else {"foreground": self.foreground}
+        return {"alpha": self.alpha, **more}
 
     def draw(self) -> Image.Image:
         """Return the foreground on a transparent background."""
         alpha = np.rint(self.alpha * 255).astype(np.uint8)
-        pixels = np.concatenate([drawn(self).pixels, alpha[:, :, None]], 2)
+        colours = drawn(self).pixels if self.foreground is None else self.foreground
+        pixels = np.concatenate([colours, alpha[:, :, None]], 2)
         made: Image.Image = pil().fromarray(pixels)
         return made
 

@@ -15,7 +15,7 @@ from vkmnn.base.media import PICTURES, SOUNDS
 from vkmnn.base.whole_files import replacing
 from vkmnn.errors import InvalidInputError, plural
 from vkmnn.pipelines.arrays import Array
-from vkmnn.pipelines.pictures import Picture, pil
+from vkmnn.pipelines.pictures import Picture, opaque, pil
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -119,11 +119,15 @@ def _plain(item: Any) -> Any:
     return item.to_dict() if hasattr(item, "to_dict") else item
 
 
+_OPAQUE = ("JPEG", "BMP", "PPM")
+"""Image formats without transparency."""
+
+
 def _save_picture(result: Result[Any], path: Path) -> None:
     image = result.draw()
-    if path.suffix.lower() in (".jpg", ".jpeg") and image.mode == "RGBA":
-        image = image.convert("RGB")
     kind = image_format(path)
+    if kind in _OPAQUE:
+        image = opaque(image)
     with replacing(path) as file:
         image.save(file, format=kind)
 
