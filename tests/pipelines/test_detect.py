@@ -407,6 +407,17 @@ def test_boxes_come_back(tmp_path: Path, street: Path, name: str, open_shapes: b
         assert one.score == pytest.approx(thing[5], abs=1e-3)
 
 
+def test_masks_that_are_not_shown_are_named(tmp_path: Path, street: Path) -> None:
+    """Mask R-CNN as torchvision exports it."""
+    masks = np.zeros((len(KEPT), 1, SIZE, SIZE), np.float32)
+    path = canned(tmp_path / "m.onnx", {**torchvision(), "3079": masks}, props=LABELS)
+    told: list[str] = []
+    with vkmnn.pipeline("detect", path, device="cpu", tell=told.append) as pipe:
+        assert len(pipe(street)) == len(KEPT)
+        pipe(street)
+    assert len([text for text in told if "masks or keypoints" in text]) == 1
+
+
 def test_turned_boxes(tmp_path: Path, street: Path) -> None:
     """Ultralytics' obb: the angle follows the scores."""
     made = table(84, 4 + CLASSES + 1)

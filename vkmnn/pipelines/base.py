@@ -86,9 +86,12 @@ class Pipeline(ABC):
 
     def guess(self, what: str, flags: str) -> None:
         """Record a guess, and the options that override it."""
-        note = f"{what}; choose with {flags}"
-        self.notes.append(note)
-        self.options.tell(note)
+        self.note(f"{what}; choose with {flags}")
+
+    def note(self, text: str) -> None:
+        """Record a sentence that users should know, and tell it."""
+        self.notes.append(text)
+        self.options.tell(text)
 
     def names(self, classes: int, known: Mapping[int, Sequence[str]] | None = None) -> list[str]:
         """Return the labels: from the options or files, or of a data set with as many classes.

@@ -28,6 +28,7 @@ from vkmnn.pipelines.signatures import signature_of
 _THRESHOLD, _OVERLAP, _MOST = 0.25, 0.45, 300
 _OVERLAP_ULTRALYTICS = 0.7
 _SLACK = 0.02
+_TORCHVISION = 3  # outputs: boxes, labels, scores
 _BACKGROUNDS = ("background", "__background__", "???", "unlabeled", "n/a", "")
 
 
@@ -86,6 +87,8 @@ class Detecting(PicturePipeline[ResultT]):
         found = [_settled(one, chosen) for one in decoded]
         if self._labels is None:
             self._check_scores(head, decoded)
+            if head.name == "torchvision's detection" and len(outputs) > _TORCHVISION:
+                self.note("boxes are shown without the masks or keypoints that the network adds")
             self._labels = self._names(head, max((one.count for one in found), default=0))
         return found
 
