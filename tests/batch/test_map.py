@@ -13,6 +13,7 @@ import sys
 import tarfile
 import time
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -316,3 +317,35 @@ def test_kills_at_random(here: Path) -> None:
     every = {str(path.relative_to(here)) for path in (here / "in").rglob("*.png")}
     assert names + failed == Counter(dict.fromkeys(every, 1))
     assert not parts_folder(here / "o.jsonl").exists()
+
+
+def test_a_folder_that_grows(here: Path, cli: Cli) -> None:
+    """Files that appear while the job waits, one of which is written slowly; then none."""
+    folder = here / "later"
+    folder.mkdir()
+
+    def fill() -> None:
+        time.sleep(0.3)
+        (folder / "0.png").write_bytes(png(0))
+        with (folder / "1.png").open("wb") as file:
+            for start in range(0, len(png(1)), 40):
+                file.write(png(1)[start : start + 40])
+                file.flush()
+                time.sleep(0.2)
+        (folder / "2.png").write_bytes(png(2))
+
+    with ThreadPoolExecutor(1) as pool:
+        filling = pool.submit(fill)
+        given = ("map", "m.onnx", "later", "-o", "out.jsonl", "--devices", "cpu")
+        assert cli(*given, "--watch", "1.5").status == 0
+        filling.result()
+    names = [Path(row["input"]).name for row in lines(here / "out.jsonl")]
+    assert sorted(names) == ["0.png", "1.png", "2.png"]
+    assert not error_file(here / "out.jsonl").exists()
+
+
+def test_a_folder_that_stays_empty_ends_with_an_error(here: Path, cli: Cli) -> None:
+    (here / "empty").mkdir()
+    made = cli("map", "m.onnx", "empty", "-o", "out.jsonl", "--watch", "0.2")
+    assert made.status == 1
+    assert "hold no items" in made.err

@@ -443,6 +443,15 @@ def map_command(
     part: Annotated[
         int, typer.Option("--part", min=1, help="Items that are written at a time, at most.")
     ] = 1000,
+    watch: Annotated[
+        float | None,
+        typer.Option(
+            "--watch",
+            min=0,
+            metavar="SECONDS",
+            help="Wait for more files in folders and patterns; end after SECONDS without one.",
+        ),
+    ] = None,
     driver: DriverOption = None,
     precision: PrecisionOption = "high",
     on_overflow: OnOverflowOption = "warn",
@@ -468,7 +477,7 @@ def map_command(
 
     options = MapOptions(
         devices, driver, precision_name(precision), on_overflow_name(on_overflow),
-        unsupported_name(unsupported), batch, part, order, resume,
+        unsupported_name(unsupported), batch, part, order, resume, watch,
     )  # fmt: skip
     tasks = TaskOptions(task, labels, threshold, size, mean, std, channels, preprocess, more or [])
     map_items(model, inputs, output, options, tasks)

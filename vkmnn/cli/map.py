@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from itertools import chain
@@ -15,6 +15,7 @@ import typer
 from rich.text import Text
 
 from vkmnn.batch.flow import Work
+from vkmnn.batch.growing import growing
 from vkmnn.batch.items import counted, expanded, items_of
 from vkmnn.batch.job import Job, Summary, error_file, parts_folder
 from vkmnn.batch.lanes import array_work, holds_arrays, picture_work
@@ -41,6 +42,7 @@ class MapOptions:
         part: items that are written at a time, at most.
         ordered: whether results keep the order of the inputs.
         resume: continue a job that was interrupted.
+        watch: seconds without a new file until inputs that grow are complete; None: they do not.
     """
 
     devices: str
@@ -52,6 +54,7 @@ class MapOptions:
     part: int
     ordered: bool
     resume: bool
+    watch: float | None = None
 
     @property
     def of_sessions(self) -> dict[str, Any]:
@@ -82,7 +85,29 @@ def map_items(
     if options.resume and output.exists() and not parts_folder(output).exists():
         note(f"'{output}' is complete: no job was interrupted")
         return
-    files = _without_own(output, expanded(inputs))
+    parts = parts_folder(output)
+
+    def kept() -> str:
+        done = f"'{parts}' keeps what is done; --resume continues"
+        return done if parts.exists() else "nothing was written"
+
+    with interruptible(kept):
+        _map(model, _rounds(output, inputs, options.watch), output, options, tasks)
+
+
+def _rounds(output: Path, inputs: Sequence[str], watch: float | None) -> Iterator[list[str]]:
+    """Yield the files of the inputs: all at once, or as they appear."""
+
+    def listed() -> list[str]:
+        return _without_own(output, expanded(inputs))
+
+    return iter([listed()]) if watch is None else growing(listed, watch)
+
+
+def _map(
+    model: str, rounds: Iterator[list[str]], output: Path, options: MapOptions, tasks: TaskOptions
+) -> None:
+    files = next(rounds, [])
     first = next(items_of(files), None)
     if first is None:
         raise InvalidInputError("the inputs hold no items", hint="check the archives and lists")
@@ -93,10 +118,8 @@ def map_items(
     start = time.monotonic()
     with ExitStack() as stack:
         stack.callback(job.close)
-        kept = f"'{parts_folder(output)}' keeps what is done; --resume continues"
-        stack.enter_context(interruptible(kept))
         if not job.is_finished:
-            _run(job, path, files, arrays, options, tasks)
+            _run(job, path, chain([files], rounds), arrays, options, tasks)
         summary = job.finish()
     _show(output, summary, time.monotonic() - start)
 
@@ -124,24 +147,52 @@ def _about(path: Path, arrays: bool, tasks: TaskOptions, options: MapOptions) ->
 
 
 def _run(
-    job: Job, model: Path, files: Sequence[str], arrays: bool, options: MapOptions,
+    job: Job, model: Path, rounds: Iterator[list[str]], arrays: bool, options: MapOptions,
     tasks: TaskOptions,
 ) -> None:  # fmt: skip
-    rest = items_of(files, job.done)
-    first = next(rest, None)
-    if first is None:
-        return
-    total = counted(files) - len(job.done)
-    opened = _arrays(model, options) if arrays else _pictures(model, options, tasks)
-    with opened as work, progress("running") as tell:
-        begun = time.monotonic()
+    work: Work | None = None
+    meter = _Meter(-len(job.done))
+    with ExitStack() as stack:
+        for files in rounds:
+            meter.total += counted(files)
+            rest = items_of(files, job.done)
+            first = next(rest, None)
+            if first is None:
+                continue
+            if work is None:
+                opened = _arrays(model, options) if arrays else _pictures(model, options, tasks)
+                work = stack.enter_context(opened)
+                meter.start(stack.enter_context(progress("running")))
+            job.run(work, chain([first], rest), options.ordered, meter.report)
+            meter.end_round()
 
-        def report(done: int, failed: int) -> None:
-            rate = done / max(time.monotonic() - begun, 1e-3)
-            bad = f", {failed} failed" if failed else ""
-            tell(done, max(total, done), f"{number_text(rate)} items/s{bad}")
 
-        job.run(work, chain([first], rest), options.ordered, report)
+class _Meter:
+    """Progress over all rounds of files.
+
+    Args:
+        total: the number of items, as far as it is known.
+    """
+
+    def __init__(self, total: int) -> None:
+        self.total = total
+        self._before = self._done = 0
+        self._failed_before = self._failed = 0
+
+    def start(self, tell: Callable[[int, int, str], None]) -> None:
+        """Begin to measure."""
+        self._tell, self._begun = tell, time.monotonic()
+
+    def report(self, done: int, failed: int) -> None:
+        """Show how many items of this round are done and failed."""
+        self._done, self._failed = self._before + done, self._failed_before + failed
+        rate = self._done / max(time.monotonic() - self._begun, 1e-3)
+        bad = f", {self._failed} failed" if self._failed else ""
+        self._tell(self._done, max(self.total, self._done), f"{number_text(rate)} items/s{bad}")
+
+    def end_round(self) -> None:
+        """Count the next round's items from here on."""
+        self._before, self._failed_before = self._done, self._failed
 
 
 @contextmanager
