@@ -254,6 +254,8 @@ def test_an_interrupted_step_is_run_again(
         sequence.truncate(0)
         made.append([sampler.sample(sequence.extend(prompt)[-1], []) if len(made) == 1
                      else int(sequence.extend(prompt)[-1].argmax())])  # fmt: skip
+    for sequence in sequences:
+        sequence.begin()
     sampling = sampler.on_device(len(PROMPTS[1]), 330)
     for step in range(15):
         for number, sequence in enumerate(sequences):

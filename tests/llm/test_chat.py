@@ -379,7 +379,7 @@ def test_an_interrupted_template_does_not_answer_the_next_time(folder: Path) -> 
 
     template = ChatTemplate("{{ text }}")
     assert template.write({"text": "one"}) == "one"
-    process = template._process
+    process = template._worker._process
     assert process is not None
     assert process.stdout is not None
 
