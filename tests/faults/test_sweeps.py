@@ -56,7 +56,7 @@ FEW = (Fault.TIMEOUT, Fault.HANG, Fault.NUMPY)
 """Faults that are tried on a few calls only."""
 
 
-@pytest.mark.parametrize("stride", [11, pytest.param(1, marks=pytest.mark.soak)])
+@pytest.mark.parametrize("stride", [11, pytest.param(2, marks=pytest.mark.soak)])
 @pytest.mark.parametrize("fault", Fault, ids=lambda fault: fault.name)
 def test_every_call_may_fail(model: Path, fault: Fault, stride: int) -> None:
     (row,) = sweep(model, [fault], stride=1 if fault in FEW else stride)

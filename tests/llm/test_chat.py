@@ -448,10 +448,13 @@ def test_keys_on_a_terminal(folder: Path, tmp_path: Path) -> None:
         until(r"did you mean /help(.|\s)*> ")
         os.write(ours, b"abc")
         until(r"abc")
+        time.sleep(0.5)  # Python misses a signal right before readline waits for a key
         os.write(ours, b"\x03")  # drops what is typed
         until(r"\n> ")
+        time.sleep(0.5)
         os.write(ours, b"\x03")
         until(r"press Ctrl-C again(.|\s)*\n> ")
+        time.sleep(0.5)
         os.write(ours, b"\x03")
         until(r"the chat is over")
         assert process.wait(60) == 130
