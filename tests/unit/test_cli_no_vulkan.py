@@ -20,8 +20,9 @@ pytestmark = pytest.mark.skipif(
 
 @pytest.fixture
 def environment(tmp_path: Path) -> dict[str, str]:
-    """An environment in which the first loader found is not a library."""
-    (tmp_path / "libvulkan.so.1").write_bytes(b"no library")
+    """An environment in which the loaders that are found are no libraries."""
+    for name in ("libvulkan.so.1", "libvulkan.so"):
+        (tmp_path / name).write_bytes(b"no library")
     hidden = ("VKMNN_", "VK_")
     env = {name: value for name, value in os.environ.items() if not name.startswith(hidden)}
     return {**env, "LD_LIBRARY_PATH": str(tmp_path), "PYTHONPATH": str(ROOT), "COLUMNS": "100"}

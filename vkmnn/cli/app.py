@@ -271,6 +271,15 @@ CompareOption = Annotated[
         help='Also run on this device ("cpu" for example) or with "onnxruntime", and compare.',
     ),
 ]
+WatchOption = Annotated[
+    float | None,
+    typer.Option(
+        "--watch",
+        min=0,
+        metavar="SECONDS",
+        help="Wait for more files in folders and patterns; end after SECONDS without one.",
+    ),
+]
 UnsupportedOption = Annotated[
     str,
     typer.Option(
@@ -443,15 +452,7 @@ def map_command(
     part: Annotated[
         int, typer.Option("--part", min=1, help="Items that are written at a time, at most.")
     ] = 1000,
-    watch: Annotated[
-        float | None,
-        typer.Option(
-            "--watch",
-            min=0,
-            metavar="SECONDS",
-            help="Wait for more files in folders and patterns; end after SECONDS without one.",
-        ),
-    ] = None,
+    watch: WatchOption = None,
     driver: DriverOption = None,
     precision: PrecisionOption = "high",
     on_overflow: OnOverflowOption = "warn",
