@@ -33,6 +33,7 @@ TWINS = {
     "conv_rotate": "conv_tile",
     "conv_row": "conv_tile",
     "matmul_codes_coop": "matmul_shared",
+    "matmul_codes_dot": "matmul_codes",
     "matmul_coop": "matmul_tile",
     "matmul_dot": "matmul_shared",
     "matmul_half": "matmul_shared",

@@ -29,6 +29,7 @@ from vkmnn.vulkan.gemm.coop_tiles import (
     LLVMPIPE_MATRIX,
     TILES,
     TILES_OF,
+    WIDE_MATRIX,
     XE2_MATRIX,
     XE_MATRIX,
     CoopKernel,
@@ -89,7 +90,7 @@ def test_tiles_that_spill_on_radeons_are_not_offered() -> None:
         replace(COOPMAT_GPU, features=FEATURES - {"storage16"}),
         replace(
             COOPMAT_GPU,
-            limits=replace(COOPMAT_GPU.limits, subgroup_size_range=(64, 64)),
+            limits=replace(COOPMAT_GPU.limits, subgroup_size_range=(128, 128)),
         ),
         replace(
             COOPMAT_GPU,
@@ -107,7 +108,9 @@ def test_without_the_matrices_there_are_no_kernels(other: DeviceInfo) -> None:
     assert rank_coop(Gemm(64, 64, 64), other) == []
 
 
-@pytest.mark.parametrize("matrix", [LARGE_MATRIX, XE2_MATRIX, XE_MATRIX, LLVMPIPE_MATRIX])
+@pytest.mark.parametrize(
+    "matrix", [LARGE_MATRIX, WIDE_MATRIX, XE2_MATRIX, XE_MATRIX, LLVMPIPE_MATRIX]
+)
 def test_the_device_s_list_decides_on_the_matrices(matrix: Matrix) -> None:
     """Sizes and subgroups must both be there; tiles of these matrices alone are offered."""
     sizes = replace(COOPMAT_SHAPE, m=matrix.m, n=matrix.n, k=matrix.k)
@@ -116,7 +119,7 @@ def test_the_device_s_list_decides_on_the_matrices(matrix: Matrix) -> None:
     assert matrix_of(other) == matrix
     offered = {kernel.tile for kernel in rank_coop(Gemm(128, 768, 768), other)}
     assert offered == {tile for same in TILES_OF[matrix] for tile in same}
-    narrow = replace(limits, subgroup_size_range=(matrix.subgroup * 2,) * 2)
+    narrow = replace(limits, subgroup_size_range=(matrix.subgroup * 4,) * 2)
     assert rank_coop(Gemm(64, 64, 64), replace(other, limits=narrow)) == []
 
 
