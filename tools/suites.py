@@ -18,28 +18,28 @@ _NETWORKS = ("tests/model/test_light.py", "-k", "not on_the_cpu")
 
 PARTS: dict[str, tuple[str, ...]] = {
     "operators": _OPERATORS,
-    "operators, 1 in 16": (*_OPERATORS, "--one-in", "16"),
+    "operators, 1 in 24": (*_OPERATORS, "--one-in", "24"),
     "driver": ("tests/driver",),
     "networks": ("-m", "not torch", *_NETWORKS),
     "networks, two of nine": ("-m", "not torch and not slow", *_NETWORKS),
     "validation": ("-m", "validation"),
     "kernels": ("--vkmnn-shaders",),
     "kernels, two pipelines each": ("--vkmnn-shaders", "--vkmnn-pipelines=2"),
-    "kernels, 1 in 5 of a sample": (
-        *("--vkmnn-shaders", "--vkmnn-sample", "--one-in", "5"),
+    "kernels, 1 in 8 of a sample": (
+        *("--vkmnn-shaders", "--vkmnn-sample", "--one-in", "8"),
         "--vkmnn-pipelines=2",
     ),
 }
 """Part -> what pytest is told. The table of the page shows the names: they say what is left out."""
 
 WHOLE = ("operators", "driver", "networks", "validation", "kernels")
-SHORT = ("operators, 1 in 16", "networks, two of nine", "kernels, 1 in 5 of a sample")
+SHORT = ("operators, 1 in 24", "networks, two of nine", "kernels, 1 in 8 of a sample")
 # The rest is the same through either driver.
-BY_KOMPUTE = ("operators", "operators, 1 in 16", "driver", "networks", "networks, two of nine")
+BY_KOMPUTE = ("operators", "operators, 1 in 24", "driver", "networks", "networks, two of nine")
 _THINNED = {"mesa-sid": {"kernels": "kernels, two pipelines each"}}
 """What takes the place of a part where a driver's compiler would need hours."""
 
-_ENV: dict[str, dict[str, str]] = {"kernels, 1 in 5 of a sample": {"GALLIVM_PERF": "nopt"}}
+_ENV: dict[str, dict[str, str]] = {"kernels, 1 in 8 of a sample": {"GALLIVM_PERF": "nopt"}}
 """Part -> environment. Mesa's software driver spends nearly all of the time of a kernel in LLVM's
 optimisations; operators and networks are compiled as users' are."""
 
