@@ -28,6 +28,7 @@ from tests.pipelines.networks import classifier, stripes
 from tests.pipelines.test_ocr import letters
 from tests.pipelines.test_pixels import enlarger
 from vkmnn.batch import items as batch_items
+from vkmnn.batch.growing import growing
 from vkmnn.batch.items import counted, expanded, items_of
 from vkmnn.batch.job import error_file, parts_folder
 from vkmnn.errors import InvalidInputError
@@ -320,28 +321,46 @@ def test_kills_at_random(here: Path) -> None:
 
 
 def test_a_folder_that_grows(here: Path, cli: Cli) -> None:
-    """Files that appear while the job waits, one of which is written slowly; then none."""
+    """Files that appear while the job waits."""
     folder = here / "later"
     folder.mkdir()
 
     def fill() -> None:
-        time.sleep(0.3)
-        (folder / "0.png").write_bytes(png(0))
-        with (folder / "1.png").open("wb") as file:
-            for start in range(0, len(png(1)), 40):
-                file.write(png(1)[start : start + 40])
-                file.flush()
-                time.sleep(0.2)
-        (folder / "2.png").write_bytes(png(2))
+        for number in range(3):
+            time.sleep(0.3)
+            (here / "whole").write_bytes(png(number))
+            (here / "whole").rename(folder / f"{number}.png")
 
     with ThreadPoolExecutor(1) as pool:
         filling = pool.submit(fill)
         given = ("map", "m.onnx", "later", "-o", "out.jsonl", "--devices", "cpu")
-        assert cli(*given, "--watch", "1.5").status == 0
+        assert cli(*given, "--watch", "5").status == 0
         filling.result()
     names = [Path(row["input"]).name for row in lines(here / "out.jsonl")]
     assert sorted(names) == ["0.png", "1.png", "2.png"]
     assert not error_file(here / "out.jsonl").exists()
+
+
+def test_files_are_read_once_they_have_stopped_to_grow(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slow, gone = tmp_path / "slow.npy", tmp_path / "gone.npy"
+    gone.write_bytes(b"x")
+    looks = iter([b"a", b"b", b"", b"", b""])
+
+    def write(_: float) -> None:
+        """Happen between two looks: a file grows twice, another vanishes at once."""
+        gone.unlink(missing_ok=True)
+        with slow.open("ab") as file:
+            file.write(next(looks, b""))
+
+    monkeypatch.setattr(time, "sleep", write)
+    clock = iter(range(1000))
+    monkeypatch.setattr(time, "monotonic", lambda: float(next(clock)))
+    rounds = growing(lambda: expanded([str(tmp_path)]), 3)
+    assert next(rounds) == [str(slow)]
+    assert slow.read_bytes() == b"ab"
+    assert list(rounds) == []
 
 
 def test_a_folder_that_stays_empty_ends_with_an_error(here: Path, cli: Cli) -> None:

@@ -28,6 +28,8 @@ def growing(listed: Callable[[], list[str]], idle: float) -> Iterator[list[str]]
     last = time.monotonic()
     while True:
         files = _now(listed)
+        for vanished in changing.keys() - set(files):
+            del changing[vanished]
         whole = [file for file in files if file not in known and _is_whole(file, changing)]
         if whole:
             known.update(whole)
