@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-import select
 import signal
 import socket
 import sys
@@ -64,6 +63,16 @@ def _socket(family: int, kind: int, protocol: int, address: tuple[object, ...]) 
     return made
 
 
+def _accepted(port: socket.socket) -> list[socket.socket]:
+    """Accept every client that waits, and close the port before another one can connect."""
+    plugs: list[socket.socket] = []
+    with port, suppress(OSError):  # BlockingIOError: nobody waits
+        port.setblocking(False)
+        while True:
+            plugs.append(port.accept()[0])
+    return plugs
+
+
 _LINGER_S = 2.0
 """Seconds for which the rest of a refused request is read and dropped."""
 
@@ -91,13 +100,21 @@ class Server(uvicorn.Server):
         self._delay_s = delay_s
 
     async def _close_ports(self) -> None:
-        """Stop listening once no client waits to be accepted: the system would reset those."""
-        end = time.monotonic() + _LAST_S
+        """Stop listening, and serve the clients that wait to be accepted: closing resets those."""
+        ports = [port.dup() for server in self.servers for port in server.sockets]
         for server in self.servers:
-            ports = [one.fileno() for one in server.sockets]
-            while time.monotonic() < end and select.select(ports, [], [], 0)[0]:
-                await asyncio.sleep(0)
             server.close()
+        waiting = [plug for port in ports for plug in _accepted(port)]
+        loop = asyncio.get_running_loop()
+        for plug in waiting:
+            with suppress(OSError):
+                await loop.connect_accepted_socket(self._connection, plug)
+
+    def _connection(self) -> asyncio.Protocol:
+        made: asyncio.Protocol = self.config.http_protocol_class(  # type: ignore[call-arg]
+            config=self.config, server_state=self.server_state, app_state=self.lifespan.state
+        )
+        return made
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Become unready, wait until balancers have noticed, then finish what was accepted."""

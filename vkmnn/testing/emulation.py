@@ -33,10 +33,14 @@ SHARED_MEMORY = 49_152
 
 
 class Bench(NamedTuple):
-    """The test bench of a variant; `emulated` means that a stand-in runs instead of its SPIR-V."""
+    """The test bench of a variant; `emulated` means that a stand-in runs instead of its SPIR-V.
+
+    `most_texels` is the driver's limit where `device` claims longer texel buffers, else None.
+    """
 
     device: Device
     emulated: bool
+    most_texels: int | None = None
 
 
 class _WishedDevice(Device):
@@ -124,13 +128,15 @@ def bench_for(variant: Variant, device: Device) -> Bench | str:
         info, emulated = _with_subgroups(info, shader.subgroup_size), True
         if "cooperative_matrix" in shader.requires:
             info = _with_coopmat(info, shader)
+    most_texels = None
     texels = any(binding.type is BindingType.TEXEL for binding in shader.bindings)
     if texels and "texel" not in loads_of(info):
-        longer = max(MIN_TEXELS, info.limits.max_texel_buffer_elements)
+        most_texels = info.limits.max_texel_buffer_elements
+        longer = max(MIN_TEXELS, most_texels)
         info = replace(info, limits=replace(info.limits, max_texel_buffer_elements=longer))
     if info is device.info:
         return Bench(device, False)
-    return Bench(_WishedDevice(device, info, variant.library), emulated)
+    return Bench(_WishedDevice(device, info, variant.library), emulated, most_texels)
 
 
 def _with_subgroups(info: DeviceInfo, size: int) -> DeviceInfo:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Hashable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import TypeVar
 
@@ -22,9 +22,11 @@ from vkmnn.ir import Array
 from vkmnn.runtime.device import Device
 from vkmnn.runtime.shader import Shader
 from vkmnn.testing.case import ROUNDING_STEPS, Case, Variant, cases_of
-from vkmnn.testing.guarded import POISONS, GuardedBackend
+from vkmnn.testing.guarded import GUARD_BYTES, POISONS, GuardedBackend
 from vkmnn.vulkan.backend import VulkanBackend
-from vkmnn.vulkan.recording import SpecializedShader
+from vkmnn.vulkan.bindable import find_faults
+from vkmnn.vulkan.recording import Dispatch, SpecializedShader
+from vkmnn.vulkan.storage import storage_bytes
 
 T = TypeVar("T")
 Picks = Mapping[str, int]
@@ -58,9 +60,9 @@ class _NotRecorded(Segment):
 
 
 class _DryBackend(VulkanBackend):
-    """Encodes a network without using the device; `pipelines` are those it would dispatch."""
+    """Encodes a network without using the device; `dispatches` are those it would record."""
 
-    pipelines: frozenset[SpecializedShader] = frozenset()
+    dispatches: Sequence[Dispatch] = ()
 
     def on_resize_end(
         self,
@@ -69,7 +71,7 @@ class _DryBackend(VulkanBackend):
         inputs: Mapping[str, Tensor],
     ) -> list[Segment]:
         recording = self.encode(segments)[0]
-        self.pipelines = frozenset(dispatch.pipeline for dispatch in recording.dispatches)
+        self.dispatches = recording.dispatches
         return [_NotRecorded() for _ in segments]
 
 
@@ -100,6 +102,25 @@ def dispatched_by(case: Case, device: Device, picker: Picker) -> frozenset[str]:
 
 def pipelines_of(case: Case, device: Device, picker: Picker) -> frozenset[SpecializedShader]:
     """Return the pipelines that a case would dispatch; nothing runs."""
+    return frozenset(dispatch.pipeline for dispatch in _dispatches_of(case, device, picker))
+
+
+def fits(case: Case, picks: Picks, device: Device, most_texels: int) -> bool:
+    """Return whether a driver binds the tensors of a case, and the guards after them.
+
+    Args:
+        case: the case.
+        picks: which kernels.
+        device: the device, which may claim longer texel buffers.
+        most_texels: the driver's limit.
+    """
+    limits = replace(device.info.limits, max_texel_buffer_elements=most_texels)
+    info = replace(device.info, limits=limits)
+    dispatches = _dispatches_of(case, device, Picker(picks, case.takes))
+    return not any(find_faults(dispatches, info, lambda t, _: storage_bytes(t) + GUARD_BYTES))
+
+
+def _dispatches_of(case: Case, device: Device, picker: Picker) -> Sequence[Dispatch]:
     backend = _DryBackend(
         device,
         chooser=picker,
@@ -110,7 +131,7 @@ def pipelines_of(case: Case, device: Device, picker: Picker) -> frozenset[Specia
         arithmetic=case.arithmetic,
     )
     Plan(case.graph, case.infos, {}, backend, CpuBackend(), run_op)
-    return backend.pipelines
+    return backend.dispatches
 
 
 def combinations(case: Case, device: Device) -> Iterator[tuple[Picks, frozenset[str]]]:

@@ -13,9 +13,9 @@ import pytest
 from vkmnn.runtime.device import Device
 from vkmnn.testing.case import Case, Variant
 from vkmnn.testing.devices import Target, targets
-from vkmnn.testing.emulation import bench_for
+from vkmnn.testing.emulation import Bench, bench_for
 from vkmnn.testing.pytest_plugin import PROPERTY
-from vkmnn.testing.runner import Picks, reach, run_case
+from vkmnn.testing.runner import Picks, fits, reach, run_case
 from vkmnn.testing.selection import id_of
 from vkmnn.testing.settings import Settings
 from vkmnn.testing.thinning import thinned
@@ -59,7 +59,7 @@ def test_kernel(
             found["reason"] = bench
             pytest.skip(bench)
         found["emulated"] = bench.emulated
-        _run(variant, bench.device, found, Settings.of(pytestconfig).pipelines)
+        _run(variant, bench, found, Settings.of(pytestconfig).pipelines)
     except Exception as error:
         found["message"] = f"{type(error).__name__}: {error}".strip()
         raise
@@ -67,10 +67,13 @@ def test_kernel(
         record_property(PROPERTY, json.dumps(found))
 
 
-def _run(variant: Variant, device: Device, found: dict[str, Any], pipelines: int) -> None:
+def _run(variant: Variant, bench: Bench, found: dict[str, Any], pipelines: int) -> None:
     """Run all cases, or as many as `pipelines` allows; add known facts to a failure."""
+    device, most_texels = bench.device, bench.most_texels
     cases = reach(variant, device)
     found["reached"] = True
+    if most_texels is not None:
+        cases = [one for one in cases if fits(*one, device, most_texels)]
     if pipelines:
         cases = thinned(cases, variant, device, pipelines)
     most = -1
