@@ -407,15 +407,35 @@ def test_boxes_come_back(tmp_path: Path, street: Path, name: str, open_shapes: b
         assert one.score == pytest.approx(thing[5], abs=1e-3)
 
 
-def test_masks_that_are_not_shown_are_named(tmp_path: Path, street: Path) -> None:
-    """Mask R-CNN as torchvision exports it."""
-    masks = np.zeros((len(KEPT), 1, SIZE, SIZE), np.float32)
+@pytest.mark.parametrize("side", [SIZE, 28])
+def test_masks_of_boxes(tmp_path: Path, street: Path, side: int) -> None:
+    """Mask R-CNN: masks of the canvas as torchvision exports them, or of the box in 28 rows."""
+    masks = np.zeros((len(KEPT), 1, side, side), np.float32)
+    masks[..., : side // 2] = 0.9  # the left half of the canvas, or of each box
     path = canned(tmp_path / "m.onnx", {**torchvision(), "3079": masks}, props=LABELS)
+    with vkmnn.pipeline(None, path, device="cpu", tell=list) as pipe:
+        assert pipe.task == "instance-segmentation"
+        found = pipe(street)
+    rows, columns = np.mgrid[:120, :200]
+    boxes = [(one, np.array(one.box.corners)) for one in found if one.box]
+    assert [one.label.name for one, _ in boxes][:1] == [NAMES[THINGS[KEPT[0]][4]]]
+    for one, (left, top, right, bottom) in boxes:
+        middle = 100 if side == SIZE else (np.floor(left) + np.ceil(right)) / 2
+        want = (rows >= top) & (rows < bottom) & (columns >= left) & (columns < right)
+        want &= columns < middle
+        wrong = np.count_nonzero(one.pixels != want)
+        assert wrong <= (bottom - top + right - left + 8) * 2, one
+
+
+def test_keypoints_that_are_not_shown_are_named(tmp_path: Path, street: Path) -> None:
+    """Keypoint R-CNN as torchvision exports it."""
+    points = np.zeros((len(KEPT), 17, 3), np.float32)
+    path = canned(tmp_path / "m.onnx", {**torchvision(), "3079": points}, props=LABELS)
     told: list[str] = []
     with vkmnn.pipeline("detect", path, device="cpu", tell=told.append) as pipe:
         assert len(pipe(street)) == len(KEPT)
         pipe(street)
-    assert len([text for text in told if "masks or keypoints" in text]) == 1
+    assert len([text for text in told if "keypoints" in text]) == 1
 
 
 def test_turned_boxes(tmp_path: Path, street: Path) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from vkmnn.base.records import dataclass
 from vkmnn.pipelines.heads.detection import head_of
 from vkmnn.pipelines.heads.faces import is_blazeface, is_retinaface
+from vkmnn.pipelines.heads.final import mask_per_box
 from vkmnn.pipelines.heads.signature import Output, Signature, channels_of
 from vkmnn.pipelines.heads.yolo import is_pose, prototypes
 
@@ -123,9 +124,10 @@ def _faces(signature: Signature) -> bool:
 
 
 def _things(signature: Signature) -> bool:
-    """A table of boxes, with prototypes of masks."""
+    """A table of boxes with prototypes of masks, or a mask per box."""
     ranks = sorted(one.rank for one in signature.outputs)
-    return ranks == [3, 4] and prototypes(signature) is not None
+    with_prototypes = ranks == [3, 4] and prototypes(signature) is not None
+    return with_prototypes or mask_per_box(signature) is not None
 
 
 def _simcc(signature: Signature) -> bool:
@@ -225,7 +227,7 @@ SHAPES: Sequence[tuple[str, str, Callable[[Signature], bool]]] = (
     ("face-detection", "its outputs, which match a face detector", _faces),
     ("pose-estimation", "its outputs, two coordinate vectors per point", _simcc),
     ("image-segmentation", "its query masks", _queries),
-    ("instance-segmentation", "its outputs, a table and mask prototypes", _things),
+    ("instance-segmentation", "its outputs, boxes with masks", _things),
     ("pose-estimation", "its output, which matches MoveNet", _movenet),
     ("pose-estimation", "its values per box, as many as YOLO-pose has", is_pose),
     ("object-detection", "its outputs, which match a detector", _detects),

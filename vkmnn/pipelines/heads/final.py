@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 import numpy as np
 
@@ -183,14 +184,23 @@ def is_torchvision(signature: Signature) -> bool:
     return len(signature.outputs) >= 3 and boxes is not None and classes is not None
 
 
+def mask_per_box(signature: Signature) -> Output | None:
+    """Return the output of Mask R-CNN's masks [rows, 1, height, width], of one image."""
+    found = signature.find(None, None, None, None, integer=False)
+    return found if found and found.shape[1] in (1, None) and is_torchvision(signature) else None
+
+
 def torchvision(outputs: Mapping[str, Array], signature: Signature) -> list[Candidates]:
-    """Decode corners in pixels of the input."""
+    """Decode corners in pixels of the input; `extra` holds each box's row if boxes have masks."""
     boxes, classes = signature.find(None, 4, integer=False), signature.find(None, integer=True)
     scores = signature.find(None, integer=False)
     assert boxes is not None
     assert classes is not None
     assert scores is not None
-    return [_final(outputs[boxes.name], outputs[scores.name], outputs[classes.name])]
+    found = _final(outputs[boxes.name], outputs[scores.name], outputs[classes.name])
+    if mask_per_box(signature) is not None:
+        found = replace(found, extra=np.arange(len(found.boxes))[:, None])
+    return [found]
 
 
 # --- PaddleDetection ------------------------------------------------------------------------------

@@ -87,8 +87,9 @@ class Detecting(PicturePipeline[ResultT]):
         found = [_settled(one, chosen) for one in decoded]
         if self._labels is None:
             self._check_scores(head, decoded)
-            if head.name == "torchvision's detection" and len(outputs) > _TORCHVISION:
-                self.note("boxes are shown without the masks or keypoints that the network adds")
+            masks = any(one.extra is not None for one in decoded)
+            if head.name == "torchvision's detection" and len(outputs) > _TORCHVISION + masks:
+                self.note("boxes are shown without the keypoints that the network adds")
             self._labels = self._names(head, max((one.count for one in found), default=0))
         return found
 

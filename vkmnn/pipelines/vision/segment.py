@@ -12,7 +12,8 @@ from vkmnn.pipelines.arrays import Array
 from vkmnn.pipelines.base import PicturePipeline, Pipeline, Settings
 from vkmnn.pipelines.heads.candidates import Candidates, sigmoid, softmax
 from vkmnn.pipelines.heads.coco import BY_COUNT, VOC
-from vkmnn.pipelines.heads.signature import computed_outputs
+from vkmnn.pipelines.heads.final import mask_per_box
+from vkmnn.pipelines.heads.signature import Signature, computed_outputs, declared_outputs
 from vkmnn.pipelines.image_processor import IMAGENET_MEAN, IMAGENET_STD, ImageProcessor
 from vkmnn.pipelines.networks import Loaded
 from vkmnn.pipelines.options import Options
@@ -76,10 +77,11 @@ class Segment(PicturePipeline[Masks]):
 
     @classmethod
     def variant(cls, loaded: Loaded) -> type[Pipeline]:
-        """Return the class for instances if the network has a table and prototypes."""
+        """Return the class for instances if the network has boxes with masks."""
         ranks = sorted(len(arg.shape or ()) for arg in loaded.outputs)
-        names = {arg.name for arg in loaded.outputs}
-        return SegmentThings if ranks == [3, 4] and not names & _OF_QUERIES else cls
+        with_prototypes = ranks == [3, 4] and not {arg.name for arg in loaded.outputs} & _OF_QUERIES
+        signature = Signature(declared_outputs(loaded.outputs))
+        return SegmentThings if with_prototypes or mask_per_box(signature) else cls
 
     def __init__(self, loaded: Loaded, options: Options) -> None:
         super().__init__(loaded, options)
@@ -203,8 +205,10 @@ class SegmentThings(Detecting[Masks]):
                     hint="choose another task: --task detect",
                 )
             return np.zeros(shape, bool)
-        prototypes = next(one for one in outputs.values() if one.ndim == 4)[number]
-        logits = np.tensordot(found.extra.astype(np.float32), prototypes.astype(np.float32), 1)
+        maps = next(one for one in outputs.values() if one.ndim == 4)
+        if found.extra.shape[1] == 1:
+            return _per_box(maps[found.extra[:, 0], 0], corners, placed, picture)
+        logits = np.tensordot(found.extra.astype(np.float32), maps[number].astype(np.float32), 1)
         part = uncovered(logits, placed)
         return np.array(
             [
@@ -212,6 +216,27 @@ class SegmentThings(Detecting[Masks]):
                 for one, box in zip(part, corners, strict=True)
             ]
         )
+
+
+def _per_box(chances: Array, corners: Array, placed: Placed, picture: Picture) -> Array:
+    """Return masks from the probabilities of each box's pixels (Mask R-CNN).
+
+    Args:
+        chances: [n, rows, columns], of the whole canvas, or of each box in fewer pixels.
+        corners: the boxes in the image, [n, 4].
+        placed: the image's placement on the canvas.
+        picture: the image.
+    """
+    if chances.shape[1:] == placed.canvas:
+        whole = on_picture(chances.astype(np.float32), placed, picture)
+        return np.array([_within(one > 0.5, box) for one, box in zip(whole, corners, strict=True)])
+    made = np.zeros((len(chances), picture.height, picture.width), bool)
+    for mask, one, box in zip(made, chances.astype(np.float32), corners, strict=True):
+        left, top = np.floor(box[:2]).astype(int)
+        right, bottom = np.ceil(box[2:]).astype(int)
+        if right > left and bottom > top:
+            mask[top:bottom, left:right] = enlarge(one, bottom - top, right - left) > 0.5
+    return made
 
 
 def _within(mask: Array, corners: Array) -> Array:
