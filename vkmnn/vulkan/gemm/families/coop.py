@@ -136,9 +136,7 @@ class ConvCoop(CoopKernel, ConvKernel):
             return
         place = Place.TIMED if target.gpu else Place.EMULATED
         info, total, words = target.info, target.weight_bytes, cls.word_flops(problem)
-        for cost, kernel in timed_coop(
-            gemm, info, total, needed=problem.work, word_flops=words
-        ):
+        for cost, kernel in timed_coop(gemm, info, total, needed=problem.work, word_flops=words):
             yield Bid(cls(kernel.tile, kernel.parts), place, cost)
 
     @staticmethod
