@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from vkmnn.geometry.indexing import axis_copy, combine_axes
 from vkmnn.geometry.regions import row_major
 from vkmnn.geometry.registry import GeometryContext, geometry
@@ -98,15 +100,18 @@ def _tile(ctx: GeometryContext) -> None:
 def _depth_to_space(ctx: GeometryContext[BlockAttrs]) -> None:
     source, output = ctx.input(0), ctx.outputs[0]
     attrs = ctx.attrs
-    n, c, h, w = source.dims
-    block = attrs.block_size
+    region = depth_to_space(source.dims, attrs.block_size, attrs.mode == "DCR")
+    ctx.raster(output, [source.name], [region])
+
+
+def depth_to_space(shape: Sequence[int], block: int, depth_first: bool) -> Region:
+    """Return the region of a DepthToSpace; `depth_first`: of mode DCR, else CRD."""
+    n, c, h, w = shape
     depth = c // (block * block)
     # to [N, C', H, block row, W, block column]
-    if attrs.mode == "DCR":
-        region = permuted((n, block, block, depth, h, w), (0, 3, 4, 1, 5, 2))
-    else:
-        region = permuted((n, depth, block, block, h, w), (0, 1, 4, 2, 5, 3))
-    ctx.raster(output, [source.name], [region])
+    if depth_first:
+        return permuted((n, block, block, depth, h, w), (0, 3, 4, 1, 5, 2))
+    return permuted((n, depth, block, block, h, w), (0, 1, 4, 2, 5, 3))
 
 
 @geometry("SpaceToDepth")

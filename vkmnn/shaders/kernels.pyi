@@ -805,7 +805,7 @@ ConvCoopTile: TypeAlias = Literal[
     "64x64w16x32k1m8x16x16s16",
     "32x32w16x32k2m8x16x16s16",
 ]
-ConvCoopStep: TypeAlias = Literal[64, 128, 96, 256, 32]
+ConvCoopStep: TypeAlias = Literal[64, 32, 128, 96, 256]
 ConvCoopSplit: TypeAlias = Literal[0, 1]
 
 class ConvCoopParams(Params):
@@ -2299,7 +2299,7 @@ MatmulCoopTile: TypeAlias = Literal[
     "64x64w16x32k1m8x16x16s16",
     "32x32w16x32k2m8x16x16s16",
 ]
-MatmulCoopStep: TypeAlias = Literal[64, 128, 96, 256, 32]
+MatmulCoopStep: TypeAlias = Literal[64, 32, 128, 96, 256]
 MatmulCoopSplit: TypeAlias = Literal[0, 1]
 MatmulCoopAligned: TypeAlias = Literal[4, 1]
 

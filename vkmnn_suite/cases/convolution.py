@@ -14,6 +14,7 @@ from vkmnn.cpu_fallback.registry import AnyArray
 from vkmnn.ir import Activation, Op
 from vkmnn.ir.ops import (
     RESIDUAL_KINDS,
+    BlockAttrs,
     CodeSum,
     ConvolutionAttrs,
     DeconvolutionAttrs,
@@ -21,6 +22,8 @@ from vkmnn.ir.ops import (
 )
 from vkmnn.testing.case import Case, Variant, op_case, op_cases, shader_cases
 from vkmnn.testing.shapes import whole
+from vkmnn.vulkan.gemm.coop_tiles import TILES_OF
+from vkmnn.vulkan.gemm.families.coop import ConvTaps
 from vkmnn_suite.cases.coded import as_bytes, chain_case, codes_from, maximum
 from vkmnn_suite.cases.dynamic import dynamic_convolution
 from vkmnn_suite.cases.pooled import pooled_tiles, tile_of
@@ -331,6 +334,8 @@ def conv_shared(variant: Variant) -> Iterator[Case]:
     yield replace(make(x, w, strides=(1, 2), pads=(2, 0, 3, 4)), takes=PLAIN_ENDS)
     for planes in (1, 2, 4) if (rows, groups) == (32, 1) else (4,):
         yield replace(make((2, planes, 7, rows), (9, planes, 1, 1)), takes=PLAIN_ENDS)
+    if (rows, groups) == (32, 1):
+        yield from _spread((2, 3, 9, 5), (27, 3, 3, 2), 3)
     if variant.floats == "f32":
         yield make.codes((1, 5, rows + 3), (columns + 4, 5, 1), table=True)
     # Past K, the last line is repeated; it must not meet anything that counts as zero.
@@ -393,6 +398,8 @@ def conv_coop(variant: Variant) -> Iterator[Case]:
     yield make((0, 7, 5, 5), (4, 7, 3, 3))
     if variant.axes["split"]:
         return
+    if (rows, step) in ((16, 128), (64, 32)):
+        yield from _by_taps(variant, make)
     yield make(
         (2, 7, 9, 5),
         (38, 7, 3, 2),
@@ -412,12 +419,41 @@ def conv_coop(variant: Variant) -> Iterator[Case]:
             x, w = (2, planes, 9, 5), (7, planes, 3, 2)
             yield replace(make(x, w, strides=(1, 2), pads=(1, 0, 2, 3)), takes=PLAIN_ENDS)
         yield replace(make((2, 3, 4, 9), (columns + 5, 3, 1, 1)), takes=PLAIN_ENDS)
+        yield from _spread((2, 3, 9, 5), (27, 3, 3, 2), 3)
         # Whole steps of several taps, none of them outside; another activation; phases.
         yield make((1, step, 6, 5), (columns, step, 3, 3), residual=True)
         yield Maker(SMOOTH)((2, 8, 7, 5), (9, 8, 3, 3), pads=(1, 1, 1, 1))
         yield make.transposed((2, 6, 4, 3), (6, 5, 3, 2), (2, 3))
         yield make.transposed((2, step + 7, 5, 7), (step + 7, 9, 4, 4), (2, 2), together=True)
         yield make.transposed((1, 16, 3, 5), (16, 8, 2, 6), (2, 3), 2, together=True)
+
+
+def _by_taps(variant: Variant, make: Maker) -> Iterator[Case]:
+    """Yield windows over one to four channels, whose taps fill K; from planes as from blocks."""
+    axes = {"tile": variant.axes["tile"], "step": variant.axes["step"]}
+    tiles = chain.from_iterable(chain.from_iterable(TILES_OF.values()))
+    tile = next(one for one in tiles if {"tile": one.name, "step": one.step} == axes)
+    few = ((1, True), (3, False))
+    more = ((1, False), (2, True), (2, False), (3, True), (4, True)) if tile.rows == 16 else ()
+    for channels, plain in (*few, *more):
+        x, w = (2, channels, 9, 11), (tile.columns + 6, channels, 5, 5)
+        case = make(x, w, strides=(1, 2), pads=(1, 0, 2, 3), residual=not plain)
+        ends = PLAIN_ENDS if plain else {}
+        yield replace(case, takes={"convolution": ConvTaps(tile), "fold": False, **ends})
+
+
+def _spread(x: Ints, w: Ints, side: int) -> Iterator[Case]:
+    """Yield convolutions whose channels become squares of pixels in the last store."""
+    for mode in ("CRD", "DCR"):
+        attrs = replace(_window(w, pads=(1, 0, 2, 1)), activation=WIDE[0])
+        known: dict[str, AnyArray] = {
+            "w": whole(*w, seed=1, low=-3, high=3),
+            "bias": whole(w[0], seed=2),
+        }
+        conv = Op("Convolution", "conv", ["x", "w", "bias"], ["y"], attrs)
+        feeds: dict[str, AnyArray] = {"x": whole(*x)}
+        spread = Op("DepthToSpace", "spread", ["y"], ["out"], BlockAttrs(side, mode))
+        yield replace(chain_case([conv, spread], feeds, known), takes=PLAIN_ENDS)
 
 
 @shader_cases("conv_codes_coop")

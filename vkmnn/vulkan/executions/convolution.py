@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
+from copy import copy
 from dataclasses import replace
 from math import prod
 from typing import TypeVar
@@ -26,7 +27,7 @@ from vkmnn.vulkan.float_rules import FloatRule
 from vkmnn.vulkan.gemm.dynamic import Dynamic, code_numbers, code_words
 from vkmnn.vulkan.gemm.encode import encode, plain_end_us
 from vkmnn.vulkan.gemm.epilogue import Ending, Epilogue
-from vkmnn.vulkan.gemm.job import ConvJob
+from vkmnn.vulkan.gemm.job import ConvJob, Spread
 from vkmnn.vulkan.gemm.problem import ConvProblem
 from vkmnn.vulkan.gemm.requantize import Requantize
 from vkmnn.vulkan.gemm.rewrites import rewrite
@@ -146,6 +147,8 @@ class ConvolutionExecution(DirectConvolution[ConvolutionAttrs]):
     """One dispatch with bias, residual and activation in its epilogue; three for Winograd."""
 
     repeatable = True
+    spread: Spread | None = None
+    """How channels become pixels of the plain result."""
 
     @property
     def late(self) -> bool:
@@ -154,7 +157,14 @@ class ConvolutionExecution(DirectConvolution[ConvolutionAttrs]):
 
     def job(self, encoder: VulkanEncoder) -> ConvJob:
         """Return the job; tensors have their final layouts."""
-        return self._direct(encoder, self.attrs.residual, self.attrs.activation)
+        job = self._direct(encoder, self.attrs.residual, self.attrs.activation)
+        return replace(job, spread=self.spread) if self.spread else job
+
+    def spread_by(self, spread: Spread) -> ConvolutionExecution:
+        """Return an execution whose result is spread; its own stays as it is."""
+        made = copy(self)
+        made.spread, made.prepared = spread, None  # unlike equal ops
+        return made
 
     def plain_end_us(self, end: int, encoder: VulkanEncoder) -> float | None:
         """Plain input is supported for at most four channels, and never with a residual."""

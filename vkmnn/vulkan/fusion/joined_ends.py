@@ -1,8 +1,8 @@
 """Folds layout and dtype conversions at the ends of a network into the adjacent kernel.
 
 Hosts have plain float32. The first kernel may read it, and the last store it, so that no dispatch
-only changes order and width. As with `pairs.py`, graph and plan do not change, only the recorded
-commands.
+only changes order and width. A last convolution also stores its channels as squares of pixels, as
+DepthToSpace does. As with `pairs.py`, graph and plan do not change, only the recorded commands.
 """
 
 from __future__ import annotations
@@ -13,7 +13,10 @@ from dataclasses import replace
 
 from vkmnn.core.execution import Command
 from vkmnn.core.tensor import Tensor, Usage
+from vkmnn.geometry.movement import depth_to_space
+from vkmnn.geometry.regions import simplify
 from vkmnn.ir import Layout
+from vkmnn.ir.ops import RasterAttrs
 from vkmnn.runtime.device_info import MemoryFlag
 from vkmnn.vulkan.copies.layout_change import same_order
 from vkmnn.vulkan.cost.devices import class_of
@@ -21,8 +24,14 @@ from vkmnn.vulkan.cost.passes import pass_cost
 from vkmnn.vulkan.device_rules import is_gpu
 from vkmnn.vulkan.encoder import VulkanEncoder
 from vkmnn.vulkan.execution import VulkanExecution
+from vkmnn.vulkan.executions.convolution import ConvolutionExecution
 from vkmnn.vulkan.float_rules import is_float
+from vkmnn.vulkan.gemm.job import Spread
 from vkmnn.vulkan.storage import storage_bytes
+
+
+_MOVING = {"ConvertTensor", "Raster"}
+IMAGE_RANK = 4
 
 
 def join_ends(
@@ -34,7 +43,7 @@ def join_ends(
         segments: the commands in running order, whose tensors have their final forms.
         encoder: makes the choice.
     """
-    if "ConvertTensor" not in {command.op.type for commands in segments for command in commands}:
+    if not _MOVING & {command.op.type for commands in segments for command in commands}:
         return segments
     readers = Counter(
         t.name
@@ -63,7 +72,7 @@ class _Ends:
         """Return the commands that remain."""
         for at, command in enumerate(self._commands):
             x = command.inputs[0] if command.inputs else None
-            if _converts(command):
+            if _converts(command) or _spread_of(command):
                 self._join_last(at)
             elif x is not None and x.name in self._converted:
                 self._join_first(at, x)
@@ -86,13 +95,26 @@ class _Ends:
 
     def _join_last(self, at: int) -> None:
         """Let a kernel store the output of the conversion after it, if that pays."""
-        source, out = self._commands[at].inputs[0], self._commands[at].outputs[0]
-        maker = self._alone(source) if source is not None and _is_plain(out) else None
+        last, out = self._commands[at], self._commands[at].outputs[0]
+        dropped, spread = [at], _spread_of(last)
+        source, maker = self._before(last) if _is_plain(out) else (None, None)
+        if maker is not None and not spread and (spread := _spread_of(maker[1])):
+            dropped.append(maker[0])
+            source, maker = self._before(maker[1])
         if source is None or maker is None or _converts(maker[1]) or len(maker[1].outputs) > 1:
             return
         joined = replace(maker[1], outputs=[out])
-        if self._pays(joined, 1, source, out, self._commands[at].op.name):
-            self._instead |= {maker[0]: joined, at: None}
+        if spread:
+            if not isinstance(joined.execution, ConvolutionExecution):
+                return
+            joined = replace(joined, execution=joined.execution.spread_by(spread))
+        if self._pays(joined, 1, source, out, last.op.name):
+            self._instead |= {maker[0]: joined, **dict.fromkeys(dropped)}
+
+    def _before(self, command: Command) -> tuple[Tensor | None, tuple[int, Command] | None]:
+        """Return a command's first operand, and its producer if nothing else reads it."""
+        source = command.inputs[0]
+        return source, self._alone(source) if source is not None else None
 
     def _now(self, at: int) -> Command:
         return self._instead.get(at) or self._commands[at]
@@ -144,6 +166,27 @@ class _Ends:
 
 def _converts(command: Command) -> bool:
     return command.op.type == "ConvertTensor"
+
+
+def _spread_of(command: Command) -> Spread | None:
+    """Return the parameters of DepthToSpace if a command only moves numbers as that does."""
+    attrs = command.op.attrs
+    if not isinstance(attrs, RasterAttrs) or len(attrs.regions) != 1 or attrs.ordered:
+        return None
+    source, out = command.inputs[0], command.outputs[0]
+    if source is None or len(source.shape) != IMAGE_RANK or len(out.shape) != IMAGE_RANK:
+        return None
+    if 0 in out.shape or source.layout is Layout.NCHW or source.value is not None:
+        return None
+    side = out.shape[2] // source.shape[2]
+    n, c, h, w = source.shape
+    if side < 2 or out.shape != (n, c // side**2, h * side, w * side):
+        return None
+    region = simplify(attrs.regions[0])
+    for depth_first in (False, True):
+        if region == simplify(depth_to_space(source.shape, side, depth_first)):
+            return Spread(side, depth_first)
+    return None
 
 
 def _is_plain(tensor: Tensor) -> bool:

@@ -79,6 +79,8 @@ def bind_convolution(job: ConvJob, kernel: ConvKernel, encoder: VulkanEncoder) -
         spec["PLANES"] = problem.inputs
     if job.plain_y:
         spec["PLAIN_Y"] = True
+    if job.spread:
+        spec |= {"SPREAD": job.spread.side, "DEPTH_FIRST": job.spread.depth_first}
     return Binding(tensors, sizes, spec)
 
 
@@ -89,6 +91,11 @@ def _out_sizes(job: ConvJob) -> dict[str, Any]:
         return {"out_block": problem.out_block, "out_stride": problem.out_strides}
     image, *rest = problem.out_strides
     plane = problem.out_block // problem.batch
+    if job.spread:
+        # Images keep their size, with fewer and larger planes.
+        side = job.spread.side
+        rest = [size * scale for size, scale in zip(rest, (side**2, side**2, side), strict=True)]
+        plane *= side**2
     return {"out_block": 4 * plane, "out_stride": (image * problem.channels, *rest)}
 
 

@@ -160,7 +160,11 @@ MAX_SUMS_AMD = 64
 TILES: tuple[tuple[CoopTile, ...], ...] = (
     (CoopTile(128, 128, 64, 64, 64),),
     (CoopTile(64, 128, 64, 32, 64),),
-    (CoopTile(64, 64, 64, 32, 32), CoopTile(64, 64, 128, 32, 32, 2)),
+    (
+        CoopTile(64, 64, 64, 32, 32),
+        CoopTile(64, 64, 32, 32, 32),
+        CoopTile(64, 64, 128, 32, 32, 2),
+    ),
     (CoopTile(64, 32, 128, 32, 32, 4),),
     # For a few hundred rows and columns, where power-of-two tiles would need another wave of
     # workgroups.

@@ -12,6 +12,17 @@ from vkmnn.vulkan.gemm.traits import Trait
 from vkmnn.vulkan.gemm.weights import Weights
 
 
+@dataclass(frozen=True, slots=True)
+class Spread:
+    """Results whose channels become squares of pixels, `side` wide, as by DepthToSpace.
+
+    `depth_first`: the channels of a pixel of the square are adjacent (mode DCR).
+    """
+
+    side: int
+    depth_first: bool = False
+
+
 @dataclass(slots=True)  # not frozen, which would take twice as long: plans create hundreds
 class ConvJob:
     """A convolution to record.
@@ -19,7 +30,7 @@ class ConvJob:
     `x`, `y` and the residual are in NC4HW4. With a `Requantize` ending, all tensors hold quantised
     values; with a `Dynamic` one, only x does. With `plain_x` or `plain_y`, that tensor is plain
     float32; x then has at most four channels. `pooled`: kernels read the maxima of 3 x 3 texels of
-    x, with the problem's strides and pads, and the window is one tap.
+    x, with the problem's strides and pads, and the window is one tap. `spread`: of a plain y.
     """
 
     problem: ConvProblem
@@ -30,6 +41,7 @@ class ConvJob:
     plain_x: bool = False
     plain_y: bool = False
     pooled: bool = False
+    spread: Spread | None = None
 
     @property
     def plain_io(self) -> bool:

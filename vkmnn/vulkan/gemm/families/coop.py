@@ -28,7 +28,7 @@ from vkmnn.vulkan.gemm.family import (
 from vkmnn.vulkan.gemm.job import ConvJob, MatMulJob
 from vkmnn.vulkan.gemm.norm_binding import NormBinding
 from vkmnn.vulkan.gemm.operands import Operand, rows_of
-from vkmnn.vulkan.gemm.problem import ConvProblem, MatMulProblem
+from vkmnn.vulkan.gemm.problem import ConvProblem, Gemm, MatMulProblem
 from vkmnn.vulkan.gemm.split import dispatch_tiles
 from vkmnn.vulkan.gemm.taps import places
 from vkmnn.vulkan.gemm.target import Target
@@ -42,6 +42,11 @@ MAX_TAP_PAIRS = 1 << 18
 STEP_PAIRS = lcm(*(tile.step // VECTOR for same in TILES for tile in same))
 # Depth, height and width of taps are stored in 16 bits.
 MAX_TAP = 1 << 15
+# Channels of a block.
+BLOCK = 4
+# Cost of finding a tap, loading and rounding its channels: some two dozen instructions, each of
+# which counts as a multiply-add.
+TAP_FLOPS = 48
 # A position outside of every input.
 NOWHERE = 1 << 30
 
@@ -121,7 +126,7 @@ class ConvCoop(CoopKernel, ConvKernel):
     @classmethod
     def rank(cls, problem: ConvProblem, target: Target) -> Iterator[Bid[ConvKernel]]:
         """Rank by `coop_tiles`, if the tap table can represent the window."""
-        gemm = problem.gemm(VECTOR)
+        gemm = cls.gemm(problem)
         lacks = [lack for lack, _ in problem.phases] or [(0, 0, 0)]
         reach = [
             (k - 1) * step + max(lack)
@@ -130,14 +135,24 @@ class ConvCoop(CoopKernel, ConvKernel):
         if gemm.k > VECTOR * MAX_TAP_PAIRS or max(reach) >= MAX_TAP:
             return
         place = Place.TIMED if target.gpu else Place.EMULATED
-        info, total = target.info, target.weight_bytes
-        for cost, kernel in timed_coop(gemm, info, total, needed=problem.work):
+        info, total, words = target.info, target.weight_bytes, cls.word_flops(problem)
+        for cost, kernel in timed_coop(gemm, info, total, needed=problem.work, word_flops=words):
             yield Bid(cls(kernel.tile, kernel.parts), place, cost)
+
+    @staticmethod
+    def gemm(problem: ConvProblem) -> Gemm:
+        """Return the product that the tiles divide."""
+        return problem.gemm(VECTOR)
+
+    @staticmethod
+    def word_flops(problem: ConvProblem) -> float:
+        """Return the cost of finding and packing four elements, in addition to loads of blocks."""
+        return 0.0
 
     def predict(self, problem: ConvProblem, target: Target) -> Expected:
         """Return the time by `coop_tiles`."""
-        gemm = problem.gemm(VECTOR)
-        cost = coop_cost(self, gemm, target.info, target.weight_bytes)
+        gemm, words = self.gemm(problem), self.word_flops(problem)
+        cost = coop_cost(self, gemm, target.info, target.weight_bytes, word_flops=words)
         return Expected(cost, problem.work, self.tile.done(gemm))
 
     @property
@@ -162,14 +177,14 @@ class ConvCoop(CoopKernel, ConvKernel):
     def record(self, job: ConvJob, encoder: VulkanEncoder) -> None:
         """Record the dispatch."""
         problem = job.problem
-        gemm = problem.gemm(VECTOR)
+        gemm = self.gemm(problem)
         bound = bind_convolution(job, self, encoder)
         shader = kernels.conv_coop(tile=self.tile.name, step=self.tile.step, split=self.split)
         tail = gemm.k % self.tile.step != 0
         padded = problem.padded or tail or problem.in_blocks % 2 != 0
         one_tap = problem.kernel == (1, 1, 1) and not problem.phases
         x, weights, bias, residual, y = bound.tensors
-        taps = weights if one_tap else _taps(problem, bound, encoder)
+        taps = weights if one_tap else self.taps(problem, bound, encoder)
         walk = self.walk(gemm)
         sizes = bound.sizes | walk
         dispatch_tiles(
@@ -183,12 +198,89 @@ class ConvCoop(CoopKernel, ConvKernel):
                 "PADDED": padded,
                 "ONE_TAP": one_tap,
                 "PHASED": bool(problem.phases),
+                **self.more_spec(problem),
             },
             encoder,
             tiles=walk["tiles"],
             parts=self.parts,
             part_elements=self.tile.part_elements,
         )
+
+    def more_spec(self, problem: ConvProblem) -> dict[str, int]:
+        """Return further specialization constants."""
+        return {}
+
+    def taps(
+        self, problem: ConvProblem, bound: Binding, encoder: VulkanEncoder, entries: int = 1
+    ) -> Tensor:
+        """Return the tap table, with `entries` for a uvec4 along K."""
+        in_block = bound.sizes["in_block"]
+        sizes = problem.kernel, problem.dilation, problem.in_size
+        whole = STEP_PAIRS * entries
+        table = tap_table(*sizes, problem.in_blocks, in_block, problem.phases, whole)
+        return encoder.literal("coop taps", table)
+
+
+@kernel_family
+@dataclass(frozen=True, slots=True)
+class ConvTaps(ConvCoop):
+    """Windows over at most four channels, whose taps fill K without further padding.
+
+    K counts 1, 2 or 4 channels for each tap: 25 taps of one channel take 32 elements, not 200.
+    """
+
+    family = "taps"
+    supports = Trait.PLAIN_IO
+
+    @classmethod
+    def rank(cls, problem: ConvProblem, target: Target) -> Iterator[Bid[ConvKernel]]:
+        """Rank by `coop_tiles`, for windows of few channels."""
+        if problem.group == 1 and 0 < problem.inputs <= BLOCK and problem.taps > 1:
+            yield from super(ConvTaps, cls).rank(problem, target)
+
+    @staticmethod
+    def gemm(problem: ConvProblem) -> Gemm:
+        """Return the product; K is padded to whole uvec4s."""
+        k = ceil_div(problem.taps * _channels(problem.inputs), VECTOR) * VECTOR
+        return Gemm(problem.pixels, problem.outputs, k)
+
+    @staticmethod
+    def word_flops(problem: ConvProblem) -> float:
+        """Return the cost of finding and packing the taps of four elements."""
+        return BLOCK * TAP_FLOPS / _channels(problem.inputs)
+
+    @property
+    def form(self) -> str:
+        """The single packed form of all tiles."""
+        return "taps"
+
+    def pack(self, w: Array, group: int) -> Array:
+        """Return weights [O, C, taps] as [O][tap][C], padded to blocks and whole uvec4s."""
+        outputs, inputs, taps = w.shape
+        channels = _channels(inputs)
+        padded = np.pad(w, ((0, -outputs % BLOCK), (0, channels - inputs), (0, 0)))
+        rows = padded.transpose(0, 2, 1).reshape(len(padded), taps * channels)
+        return np.pad(rows, ((0, 0), (0, -rows.shape[1] % VECTOR)))
+
+    def elements(self, problem: ConvProblem) -> int:
+        """Return the number of elements of the packed weights."""
+        return ceil_div(problem.outputs, BLOCK) * BLOCK * self.gemm(problem).k
+
+    def more_spec(self, problem: ConvProblem) -> dict[str, int]:
+        """Return the channels of a tap."""
+        return {"TAPS": _channels(problem.inputs)}
+
+    def taps(
+        self, problem: ConvProblem, bound: Binding, encoder: VulkanEncoder, entries: int = 0
+    ) -> Tensor:
+        """Return the tap table, an entry per tap."""
+        each = VECTOR // _channels(problem.inputs)
+        return super(ConvTaps, self).taps(problem, bound, encoder, each)
+
+
+def _channels(inputs: int) -> int:
+    """Return the elements of a tap: a power of two, so that they lie in one uvec4."""
+    return 1 << (inputs - 1).bit_length()
 
 
 def _packing_us(problem: MatMulProblem, target: Target) -> float:
@@ -213,13 +305,6 @@ def pack_rows(w: Array, group: int, vector: int) -> Array:
     return ordered
 
 
-def _taps(problem: ConvProblem, bound: Binding, encoder: VulkanEncoder) -> Tensor:
-    in_block = bound.sizes["in_block"]
-    sizes = problem.kernel, problem.dilation, problem.in_size
-    table = tap_table(*sizes, problem.in_blocks, in_block, problem.phases)
-    return encoder.literal("coop taps", table)
-
-
 @lru_cache(maxsize=256)
 def tap_table(
     kernel: Triple,
@@ -228,11 +313,12 @@ def tap_table(
     blocks: int,
     in_block: int,
     phases: tuple[tuple[Triple, int], ...] = (),
+    whole: int = STEP_PAIRS,
 ) -> Array:
     """Return the tap table of `conv_coop`, an entry per pair of channel blocks of a tap.
 
     Columns: distance in texels, distance to the second block (0 if there is none), depth, height ·
-    65536 + width. After the last pair, entries outside the input fill up the longest step. Phases
+    65536 + width. After the last pair, entries outside the input fill up `whole` ones. Phases
     have one table each, followed by each phase's distance from the first texel. Cached, since plans
     share uploads by the array's identity.
     """
@@ -240,7 +326,7 @@ def tap_table(
         alone = (kernel, dilation, in_size, blocks, in_block)
         return np.concatenate([*(_pairs(*alone, lack) for lack, _ in phases), places(phases)])
     table = _pairs(kernel, dilation, in_size, blocks, in_block, (0, 0, 0))
-    outside = np.zeros((-len(table) % STEP_PAIRS, 4), np.int32)
+    outside = np.zeros((-len(table) % whole, 4), np.int32)
     outside[:, 2] = NOWHERE
     return np.concatenate([table, outside])
 

@@ -249,7 +249,10 @@ def _shortcuts(job: ConvJob) -> dict[str, bool]:
         "PADDED": problem.padded and not job.pooled,
         "ONE_TAP": one_tap,
         "SAME": one_tap and still and problem.pad == (0, 0, 0) and not (job.plain_x and several),
-        "PLAIN": problem.out_strides == rows and whole and not (job.plain_y and several),
+        "PLAIN": problem.out_strides == rows
+        and whole
+        and not (job.plain_y and several)
+        and job.spread is None,
         **({"POOLED": True} if job.pooled else {}),
     }
 
