@@ -29,6 +29,7 @@ from benchmarks.gpu import command as gpu_page
 from benchmarks.gpu import step as gpu_steps
 from benchmarks.networks import Network
 from benchmarks.results import Results
+from benchmarks.storm import Storm
 from vkmnn.bench.compare import Place, engines, place
 from vkmnn.bench.document import networks as network_data
 from vkmnn.cli.bench import networks_table, progress, show_bars, show_failures
@@ -336,11 +337,18 @@ def serve_command(
     text: Annotated[
         Path | None, typer.Option("--text", help="A GGUF file: also texts, and llama.cpp's server.")
     ] = None,
+    storm: Annotated[
+        float | None,
+        typer.Option("--storm", min=1, help="Seconds with 200 clients, instead of loops."),
+    ] = None,
     output: OutputOption = results.DEFAULT,
     record: RecordOption = False,
 ) -> None:
     """Requests a second and times of answers of servers, with and without batching."""
     where = place(device, 0, 1, 0)
+    if storm is not None:
+        _storm(where, serving.measure_storm(device, storm, text), output, record)
+        return
     with progress() as report:
         found = serving.measure(device, seconds, text, report)
     Results(output, where, record).save("serving", [asdict(one) for one in found])
@@ -360,6 +368,29 @@ def serve_command(
     for one in found:
         if one.error:
             note(f"{one.engine}: {one.error}")
+
+
+def _storm(where: Place, found: Storm, output: Path, record: bool) -> None:
+    told = found.summary()
+    Results(output, where, record).save("storm", told)
+    heading(f"{found.clients} clients for {found.seconds:g} s on {where.device_name}")
+    rows = table("short prompts", "answers", "p50, ms", "p99, ms", right=("answers", "p50, ms"))
+    for name, kind in (("without long ones", "quiet_ms"), ("beside long ones", "long_ms")):
+        times = (f"{told[f'{part}_{kind}']:.0f}" for part in ("p50", "p99"))
+        rows.add_row(name, str(len(getattr(found, kind))), *times)
+    show(rows)
+    note(f"p99 beside long prompts is {found.ratio:.2f} times that without")
+    note(", ".join(f"{name} {count}" for name, count in sorted(found.counts.items())))
+    if len(found.rest) == 2:
+        before, after = found.rest
+        note(f"memory {bytes_text(before.memory)}, then {bytes_text(after.memory)}, of which the "
+             f"second half added {found.growth / (1 << 20):.1f} MiB; files {before.files}, then "
+             f"{after.files}; threads {before.threads}, then {after.threads}")  # fmt: skip
+    for fault in found.faults:
+        note(f"fault: {fault}")
+    if found.faults or found.stuck:
+        note(f"{len(found.faults)} faults, {found.stuck:g} jobs that do not end")
+        raise typer.Exit(1)
 
 
 @app.command("kernels")

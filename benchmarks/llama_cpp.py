@@ -6,6 +6,7 @@ installed.
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import shutil
@@ -52,8 +53,21 @@ class Shape:
         return found | {"output.weight": (self.vocabulary, self.width)}
 
 
-def write_gguf(path: Path, shape: Shape) -> None:
-    """Write a model with random weights: products in Q4_0, four bits in blocks of 32."""
+def byte_names() -> list[str]:
+    """Return the names that byte-level vocabularies give to the 256 bytes, in their order."""
+    plain = [*range(33, 127), *range(161, 173), *range(174, 256)]
+    others = itertools.count(256)
+    return [chr(byte if byte in plain else next(others)) for byte in range(256)]
+
+
+def write_gguf(path: Path, shape: Shape, texts: bool = False) -> None:
+    """Write a model with random weights: products in Q4_0, four bits in blocks of 32.
+
+    Args:
+        path: the file.
+        shape: its sizes.
+        texts: whether it has a vocabulary: each byte is a token.
+    """
     import gguf
 
     writer = gguf.GGUFWriter(str(path), "llama")
@@ -66,7 +80,20 @@ def write_gguf(path: Path, shape: Shape) -> None:
     writer.add_layer_norm_rms_eps(1e-5)
     writer.add_rope_dimension_count(shape.width // shape.heads)
     writer.add_vocab_size(shape.vocabulary)
-    writer.add_tokenizer_model("none")
+    if texts:
+        names = [*byte_names(), "th"]  # llama.cpp wants a merge
+        others = shape.vocabulary - len(names)
+        kinds = [gguf.TokenType.NORMAL] * len(names) + [gguf.TokenType.CONTROL] * others
+        writer.add_tokenizer_model("gpt2")
+        writer.add_tokenizer_pre("default")
+        writer.add_token_list([*names, *(f"<|{n}|>" for n in range(others))])
+        writer.add_token_merges(["t h"])
+        writer.add_token_types(kinds)
+        writer.add_bos_token_id(len(names))
+        writer.add_eos_token_id(len(names) + 1)
+        writer.add_add_bos_token(False)
+    else:
+        writer.add_tokenizer_model("none")
     rng, kind = np.random.default_rng(0), gguf.GGMLQuantizationType.Q4_0
     table = rng.standard_normal((shape.vocabulary, shape.width), np.float32)
     writer.add_tensor("token_embd.weight", table)

@@ -14,7 +14,7 @@ import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-_LENGTH = re.compile(rb"\r\ncontent-length: *(\d+)\r\n", re.IGNORECASE)
+LENGTH = re.compile(rb"\r\ncontent-length: *(\d+)\r\n", re.IGNORECASE)
 _MOST_OPEN = 512
 """Requests in progress at a time in an open loop: more count as failed."""
 
@@ -56,7 +56,7 @@ class Client:
             reader, writer = self._streams
             writer.write(self._request)
             head = await reader.readuntil(b"\r\n\r\n")
-            length = _LENGTH.search(head)
+            length = LENGTH.search(head)
             await reader.readexactly(int(length[1]) if length else 0)
         except (OSError, asyncio.IncompleteReadError):
             self._streams = None

@@ -19,6 +19,7 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
+from benchmarks import llama_cpp, storm
 from benchmarks.load import Load
 
 KINDS = ("vkmnn, batched", "vkmnn, one by one", "onnxruntime, batched", "onnxruntime, one by one")
@@ -26,8 +27,12 @@ WIDTHS = (256, 1024, 1024, 10)
 CLOSED = (1, 8, 32)
 OPEN = (100.0, 400.0)
 LLAMA = "llama-server"
+STORMY = llama_cpp.Shape(4, 256, 4, 2, 512, 512, 2048)
+"""Of the model in a storm, unless a file is given."""
+
 _TOKENS = 16
 _START_S = 600.0
+_OWN = (sys.executable, "-m", "vkmnn", "serve")
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,26 +71,21 @@ def write_network(path: Path, widths: Sequence[int] = WIDTHS) -> None:
     onnx.save(helper.make_model(graph, opset_imports=opsets, ir_version=8), str(path))
 
 
-def _request(path: str, body: bytes, more: str = "") -> bytes:
-    head = f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(body)}\r\n{more}\r\n"
-    return head.encode() + body
-
-
-def network_request(width: int = WIDTHS[0]) -> bytes:
+def network_request(width: int = WIDTHS[0], name: str = "m") -> bytes:
     """Return a request for one row of the network, as bytes."""
     row = np.random.default_rng(1).standard_normal((1, width)).astype(np.float32)
     about = {"name": "x", "datatype": "FP32", "shape": [1, width],
              "parameters": {"binary_data_size": row.nbytes}}  # fmt: skip
     head = json.dumps({"inputs": [about], "parameters": {"binary_data_output": True}}).encode()
     length = f"Inference-Header-Content-Length: {len(head)}\r\n"
-    return _request("/v2/models/m/infer", head + row.tobytes(), length)
+    return storm.request_of(f"/v2/models/{name}/infer", head + row.tobytes(), length)
 
 
 def text_request() -> bytes:
     """Return a request for a text of 16 tokens."""
     body = {"model": "m", "prompt": "The quick brown fox", "max_tokens": _TOKENS, "temperature": 0,
             "ignore_eos": True}  # fmt: skip
-    return _request(
+    return storm.request_of(
         "/v1/completions", json.dumps(body).encode(), "Content-Type: application/json\r\n"
     )
 
@@ -118,10 +118,37 @@ def measure(
             request.write_bytes(text_request())
             for engine, command in _text_servers(text, device).items():
                 report(engine)
-                with _program(command) as port:
+                with _program(command) as (port, _):
                     loads = _loads(request, port, seconds, (1, 8), ())
                 made.append(Served(engine, loads, tokens=_TOKENS))
     return made
+
+
+def measure_storm(
+    device: str, seconds: float, text: Path | None, clients: int = 200, characters: int = 1500
+) -> storm.Storm:
+    """Let many clients ask vkmnn's server, some of which leave, for texts and a network.
+
+    Args:
+        device: of vkmnn.
+        seconds: how long.
+        text: a GGUF file; None for a small model with random weights.
+        clients: how many.
+        characters: of a long prompt.
+
+    Raises:
+        RuntimeError: the server does not start, or refuses the first requests.
+    """
+    with tempfile.TemporaryDirectory(prefix="vkmnn-storm-") as folder:
+        network, model = Path(folder, "net.onnx"), text or Path(folder, "m.gguf")
+        write_network(network)
+        if text is None:
+            llama_cpp.write_gguf(model, STORMY, texts=True)
+        command = [*_OWN, f"m={model}", f"net={network}", "--device", device, "--per-client",
+                   str(2 * clients)]  # fmt: skip
+        with _program(command) as (port, process):
+            request = network_request(name="net")
+            return storm.measure(port, process, clients, seconds, request, characters)
 
 
 def _loads(
@@ -165,22 +192,22 @@ def _network_server(kind: str, path: Path, device: str) -> Iterator[tuple[int, d
 
 def _text_servers(model: Path, device: str) -> dict[str, list[str]]:
     """Return the commands of the servers of texts that are installed, without the port."""
-    found = {"vkmnn": [sys.executable, "-m", "vkmnn", "serve", f"m={model}", "--device", device]}
+    found = {"vkmnn": [*_OWN, f"m={model}", "--device", device]}
     if shutil.which(LLAMA):
         found["llama.cpp"] = [LLAMA, "-m", str(model), "-ngl", "99", "-np", "8"]
     return found
 
 
 @contextmanager
-def _program(command: Sequence[str]) -> Iterator[int]:
-    """Yield the port of a server that is started with a command."""
+def _program(command: Sequence[str]) -> Iterator[tuple[int, int]]:
+    """Yield the port and the process of a server that is started with a command."""
     with socket.create_server(("127.0.0.1", 0)) as plug:
         port: int = plug.getsockname()[1]
     quiet = subprocess.DEVNULL
     with subprocess.Popen([*command, "--port", str(port)], stdout=quiet, stderr=quiet) as process:
         try:
             _wait_for(port)
-            yield port
+            yield port, process.pid
         finally:
             process.terminate()
 

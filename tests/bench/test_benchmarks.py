@@ -21,7 +21,19 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 import vkmnn
-from benchmarks import decoding, families, kernels, llm, plots, results, scaling, serving, start
+from benchmarks import (
+    decoding,
+    families,
+    kernels,
+    llama_cpp,
+    llm,
+    plots,
+    results,
+    scaling,
+    serving,
+    start,
+    storm,
+)
 from benchmarks.__main__ import app
 from benchmarks.ceilings import Ceilings, coopmat_shape
 from benchmarks.networks import KNOWN, TORCH, Network, from_file, networks, specs_for
@@ -472,3 +484,25 @@ def test_servers_under_load(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     where = Place("cpu", "toy", "driver", 0, 1, 1, 1.0, tmp_path)
     results.Results(tmp_path, where, record=False).save("serving", [asdict(one) for one in found])
     valid(json.loads((tmp_path / "results.json").read_text("utf-8")))
+
+
+def test_a_storm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Clients that ask and leave for some seconds; everybody is answered, and nothing is left."""
+    pytest.importorskip("gguf")
+    monkeypatch.setattr(serving, "STORMY", llama_cpp.Shape(1, 64, 2, 1, 96, 512, 256))
+    found = serving.measure_storm("cpu", 2, None, clients=20, characters=150)
+    assert (found.faults, found.stuck) == ([], 0)
+    assert {"short: answered", "networks: answered", "nonsense: answered"} <= set(found.counts)
+    if found.rest:
+        before, after = found.rest
+        assert after.files <= before.files + 2
+    where = Place("cpu", "toy", "driver", 0, 1, 1, 1.0, tmp_path)
+    results.Results(tmp_path, where, record=False).save("storm", found.summary())
+    valid(json.loads((tmp_path / "results.json").read_text("utf-8")))
+
+
+def test_what_a_storm_tells() -> None:
+    states = [storm.State(memory, 9, 9) for memory in (1, 50, 90, 100, 100, 101, 104, 107)]
+    found = storm.Storm(9, 1.0, [1.0] * 99 + [10.0], [2.0] * 99 + [30.0], states=states)
+    assert (found.ratio, found.growth) == (3.0, 7.0)
+    assert storm.Storm(9, 1.0).ratio == 0

@@ -5,6 +5,8 @@ from __future__ import annotations
 import base64
 import io
 import json
+import threading
+import time
 import wave
 from collections.abc import Iterator
 from typing import Any
@@ -21,14 +23,17 @@ pytest.importorskip("python_multipart")
 pytest.importorskip("uvicorn")
 pytest.importorskip("httpx")
 pytest.importorskip("openai")
+pytest.importorskip("PIL")
 
+import httpx
 import openai
 
 from tests.llm.served import Served, served, tool_folder
 from tests.llm.tiny import TEMPLATE
+from tests.pipelines.painters import painter_folder
 from tests.pipelines.test_sounds import whisper
 from tests.pipelines.test_texts import encoder
-from vkmnn.serve import Limits, Models, load_models
+from vkmnn.serve import Access, Limits, Models, load_models
 
 MESSAGES = [{"role": "user", "content": "hello"}]
 ARGUMENTS: dict[str, Any] = {
@@ -44,32 +49,15 @@ NAMED = {"type": "function", "function": {"name": "weather"}}
 VALUES = [{"city": "Bern", "n": 1}, {"city": "Rome", "n": 1}]
 
 
-class Painter:
-    """A stand-in for a pipeline that paints: a picture in the colour of the seed."""
-
-    task = "text-to-image"
-    settings = {"steps": 9, "size": None, "seed": None, "progress": None}  # noqa: RUF012
-
-    def __call__(self, prompt: str, **how: Any) -> Any:
-        from PIL import Image
-
-        self.asked = {"prompt": prompt, **how}
-        self.images = [Image.new("RGB", how.get("size", (64, 64))[::-1], (how["seed"] % 256, 0, 0))]
-        return self
-
-    def close(self) -> None:
-        pass
-
-
 @pytest.fixture(scope="module")
 def models(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Models]:
     folder = tmp_path_factory.mktemp("models")
     text, plain = tool_folder(folder / "tiny"), tool_folder(folder / "plain", TEMPLATE)
     heard = whisper(folder / "whisper")
     encoder(folder / "ranker", "logits", architectures=["BertForSequenceClassification"])
-    paths = [str(text), str(plain), str(heard), str(folder / "ranker")]
+    painter = painter_folder(folder / "painter")
+    paths = [str(text), str(plain), str(heard), str(folder / "ranker"), str(painter)]
     made = load_models(paths, "auto", capacity=1500)
-    made.pipelines["painter"] = Painter()  # type: ignore[assignment]
     yield made
     made.close()
 
@@ -482,21 +470,83 @@ def test_damaged_forms(body: bytes, server: Served) -> None:
         assert answer.json()["error"]["code"]
 
 
-def test_images(client: Any, models: Models) -> None:
-    pytest.importorskip("PIL")
+PAINTED: dict[str, Any] = {"model": "painter", "prompt": "the cat", "size": "128x64", "n": 2}
+
+
+def test_images(client: Any, server: Served, models: Models) -> None:
+    """Two images as the pipeline paints them, in JSON and by their addresses."""
     from PIL import Image
 
-    more = {"response_format": "b64_json", "extra_body": {"seed": 7, "steps": 3}}
-    made = client.images.generate(model="painter", prompt="a fox", n=2, size="128x64", **more)
-    images = [Image.open(io.BytesIO(base64.b64decode(one.b64_json))) for one in made.data]
-    assert [one.size for one in images] == [(128, 64)] * 2
-    assert [one.getpixel((0, 0))[0] for one in images] == [7, 8]
-    asked: Any = models.pipelines["painter"].asked  # type: ignore[attr-defined]
-    assert (asked["prompt"], asked["steps"], asked["size"]) == ("a fox", 3, (64, 128))
-    for wrong in ({"response_format": "url"}, {"size": "99999x9"}, {"size": "big"}, {"n": 99},
-                  {"prompt": ""}, {"extra_body": {"steps": 10**9}}):  # fmt: skip
-        with pytest.raises(openai.BadRequestError):
-            client.images.generate(**{"model": "painter", "prompt": "a fox", **wrong})
+    painter = models.pipelines["painter"]
+    more = {"extra_body": {"seed": 7, "steps": 2}}
+    want = [painter("the cat", size=(64, 128), seed=seed, steps=2).pixels[0] for seed in (7, 8)]
+    inside = client.images.generate(**PAINTED, response_format="b64_json", **more).data
+    apart = client.images.generate(**PAINTED, response_format="url", **more).data
+    files = [base64.b64decode(one.b64_json) for one in inside]
+    np.testing.assert_array_equal([np.asarray(Image.open(io.BytesIO(x))) for x in files], want)
+    for one, file in zip(apart, files, strict=True):
+        assert one.url.startswith(f"{server.url}/v1/images/")
+        answer = server.http.get(one.url)
+        assert (answer.content, answer.headers["content-type"]) == (file, "image/png")
+    assert [one.seed for one in inside] == [7, 8]
+    free = {k: v for k, v in PAINTED.items() if k != "n"}
+    seed = client.images.generate(**free, extra_body={"steps": 1}).data[0].seed
+    assert client.images.generate(**free, extra_body={"steps": 1, "seed": seed}).data[0].b64_json
+
+
+@pytest.mark.parametrize(
+    ("wrong", "param"),
+    [
+        ({"response_format": "xml"}, "response_format"), ({"size": "99999x9"}, "size"),
+        ({"size": "big"}, "size"), ({"size": "127x64"}, "size"), ({"n": 99}, "n"),
+        ({"prompt": ""}, "prompt"), ({"prompt": "the cat " * 99}, "prompt"),
+        ({"prompt": None}, "prompt"), ({"extra_body": {"steps": 10**9}}, "steps"),
+        ({"quality": "hd"}, "quality"), ({"style": "vivid"}, "style"),
+        ({"extra_body": {"seed": "x"}}, "seed"), ({"background": "transparent"}, "background"),
+    ],
+    ids=str,
+)  # fmt: skip
+def test_refused_images(wrong: Any, param: str, client: Any) -> None:
+    with pytest.raises(openai.BadRequestError) as refused:
+        client.images.generate(**{**PAINTED, "response_format": "b64_json", **wrong})
+    assert refused.value.param == param
+
+
+def test_images_are_kept_within_limits_and_need_no_key(models: Models) -> None:
+    body = {**PAINTED, "n": 1, "response_format": "url", "steps": 1}
+    keys = {"Authorization": "Bearer k"}
+    with served(models, Limits(kept_bytes=30_000), Access(frozenset({"k"}))) as server:
+        asked = [server.http.post("/v1/images/generations", json=body, headers=keys)
+                 for _ in range(3)]  # fmt: skip
+        places = [one.json()["data"][0]["url"] for one in asked]
+        gone, last = server.http.get(places[0]), server.http.get(places[2])
+        assert (gone.status_code, gone.json()["error"]["code"]) == (404, "image_not_found")
+        assert last.status_code == 200
+        assert server.http.get("/v1/images/x").status_code == 404
+        assert server.http.get("/v1/models").status_code == 401
+        large = server.http.post("/v1/images/generations", json={**body, "n": 3}, headers=keys)
+        assert large.json()["error"]["param"] == "response_format"
+
+
+def test_an_image_ends_with_its_client(models: Models, monkeypatch: pytest.MonkeyPatch) -> None:
+    painter: Any = models.pipelines["painter"]
+    steps, begun = [0], threading.Event()
+    predicted = painter.denoiser.predicted
+
+    def slow(*given: Any) -> Any:
+        steps[0] += 1
+        begun.set()
+        time.sleep(0.02)
+        return predicted(*given)
+
+    monkeypatch.setattr(painter.denoiser, "predicted", slow)
+    with served(models) as server:
+        body = {**PAINTED, "n": 9, "steps": 200}
+        with httpx.Client(base_url=server.url) as http, pytest.raises(httpx.ReadTimeout):
+            http.post("/v1/images/generations", json=body, timeout=httpx.Timeout(60, read=0.5))
+        assert begun.wait(20)
+        assert server.idle()
+    assert steps[0] < 200
 
 
 def test_rankings(server: Served, models: Models) -> None:

@@ -194,13 +194,14 @@ def test_the_server_is_unready_before_it_stops(
             socket.create_connection(("127.0.0.1", server.port), 5).close()
 
 
-def test_no_client_is_reset_at_the_end(models: Models) -> None:
+@pytest.mark.parametrize("delay_s", [0, 0.3])
+def test_no_client_is_reset_at_the_end(delay_s: float, models: Models) -> None:
     """Clients that connect again and again are answered, or find the port closed."""
     body = json.dumps({"inputs": INPUTS}).encode()
     head = b"POST /v2/models/adder/infer HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n"
     whole = head + b"Content-Length: %d\r\n\r\n" % len(body) + body
     ends: list[str] = []
-    with served(models, delay_s=0.3) as server:
+    with served(models, delay_s=delay_s) as server:
 
         def ask() -> None:
             while True:

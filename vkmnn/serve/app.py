@@ -20,6 +20,7 @@ from vkmnn.base.extras import need
 from vkmnn.serve.access import Access
 from vkmnn.serve.crowd import Crowd
 from vkmnn.serve.docs_api import DocsApi
+from vkmnn.serve.images_api import IMAGE
 from vkmnn.serve.inference_api import InferenceApi
 from vkmnn.serve.limits import Bodies, HttpError, Limits, as_http
 from vkmnn.serve.metrics import Metrics
@@ -134,7 +135,7 @@ class App:
         self._access.check_place(headers)
         if route in HEALTH or self._is_preflight(scope, headers):
             return nullcontext()
-        key = self._access.check_key(headers)
+        key = None if route == IMAGE else self._access.check_key(headers)
         return self._crowd.place(client, key) if route not in _UNLIMITED else nullcontext()
 
     def _is_preflight(self, scope: Scope, headers: Headers) -> bool:

@@ -67,7 +67,8 @@ class Limits:
         choices: maximum texts that a request generates.
         tools: maximum functions of a request.
         sound_s: maximum seconds of a sound.
-        kept_bytes: maximum bytes of responses that are kept for `previous_response_id`.
+        kept_bytes: maximum bytes of responses that are kept for `previous_response_id`, and of
+            images that are kept for their addresses.
         prefix_bytes: maximum bytes of rows of caches that texts with the same beginning share.
         lost_s: seconds after which the server ends if no model can answer.
     """

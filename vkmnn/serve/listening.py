@@ -69,7 +69,8 @@ def _accepted(port: socket.socket) -> list[socket.socket]:
     with port, suppress(OSError):  # BlockingIOError: nobody waits
         port.setblocking(False)
         while True:
-            plugs.append(port.accept()[0])
+            with suppress(ConnectionAbortedError):  # this client has left; others wait
+                plugs.append(port.accept()[0])
     return plugs
 
 
@@ -77,7 +78,10 @@ _LINGER_S = 2.0
 """Seconds for which the rest of a refused request is read and dropped."""
 
 _LAST_S = 0.5
-"""Seconds between closing the port and closing the connections that rest."""
+"""Seconds after closing the port for which requests on open connections are still accepted."""
+
+_TURN_S = 0.02
+"""Seconds in which the event loop reads what has arrived on all connections."""
 
 _OTHER_FILES = 128
 """Open files that are not connections: models, devices, caches."""
@@ -110,6 +114,20 @@ class Server(uvicorn.Server):
             with suppress(OSError):
                 await loop.connect_accepted_socket(self._connection, plug)
 
+    async def _last_requests(self) -> None:
+        """Wait for the requests of clients that have connected, which closing would reset.
+
+        With a delay, wait for further requests on all connections: they may be on their way.
+        """
+        begin = time.monotonic()
+        waited = 0.0
+        while not self.force_exit and waited < _LAST_S:
+            await asyncio.sleep(_TURN_S)
+            waited = time.monotonic() - begin
+            mine = (one for one in self.server_state.connections if isinstance(one, _Connection))
+            if all(one.cycle for one in mine) and waited >= self._delay_s:
+                return
+
     def _connection(self) -> asyncio.Protocol:
         made: asyncio.Protocol = self.config.http_protocol_class(  # type: ignore[call-arg]
             config=self.config, server_state=self.server_state, app_state=self.lifespan.state
@@ -123,8 +141,7 @@ class Server(uvicorn.Server):
         while time.monotonic() < end and not self.force_exit:
             await asyncio.sleep(0.1)
         await self._close_ports()
-        if self._delay_s:  # connections that are open may have a request on its way
-            await asyncio.sleep(min(_LAST_S, self._delay_s))
+        await self._last_requests()
         drain_s = self.config.timeout_graceful_shutdown or 0
         await asyncio.gather(super().shutdown(sockets), self._app.drain(drain_s))
         # uvicorn raises the signal again, which would end the process before models are closed.

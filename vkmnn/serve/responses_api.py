@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import secrets
 import time
-from collections import OrderedDict
 from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Any
 
@@ -19,6 +18,7 @@ from vkmnn.serve.models import Models
 from vkmnn.serve.response_events import Output, Written, usage_of
 from vkmnn.serve.routes import Row
 from vkmnn.serve.settings import MAX_TOP_LOGPROBS, format_of, max_tokens_of, settings_of
+from vkmnn.serve.store import Store
 from vkmnn.serve.streamed import Streamed, events_of
 from vkmnn.serve.texts import Asked, Started, Texts, with_grammar
 
@@ -30,44 +30,24 @@ _REFUSED: Mapping[str, str] = {
 _LOGPROBS = "message.output_text.logprobs"
 
 
-class Kept:
-    """Responses and their conversations, the latest ones within a number of bytes.
+class Kept(Store):
+    """Responses and their conversations.
 
     Args:
         most: maximum bytes.
     """
 
     def __init__(self, most: int) -> None:
-        self._most = most
-        self._held = 0
-        self._all: OrderedDict[str, tuple[str, str]] = OrderedDict()
+        super().__init__(most, "response")
 
     def add(self, identity: str, messages: Sequence[Any], response: Any) -> None:
         """Keep a response, and the messages up to its end."""
-        pair = json.dumps(messages), json.dumps(response)
-        if sum(map(len, pair)) > self._most:
-            return
-        self._all[identity] = pair
-        self._held += sum(map(len, pair))
-        while self._held > self._most:
-            self._held -= sum(map(len, self._all.popitem(last=False)[1]))
+        self.put(identity, json.dumps(messages).encode(), json.dumps(response).encode())
 
     def get(self, identity: Any, param: str | None = None) -> tuple[list[Any], Any]:
-        """Return the messages and the response.
-
-        Raises:
-            HttpError: there is no such response, or it is not kept any more.
-        """
-        pair = self._all.get(identity) if isinstance(identity, str) else None
-        if pair is None:
-            text = f"there is no response '{str(identity)[:80]}', or it is not kept any more"
-            raise HttpError(404, "response_not_found", text, param=param)
-        return json.loads(pair[0]), json.loads(pair[1])
-
-    def remove(self, identity: str) -> None:
-        """Forget a response; raises as `get`."""
-        self.get(identity)
-        self._held -= sum(map(len, self._all.pop(identity)))
+        """Return the messages and the response; raises as `parts`."""
+        messages, response = self.parts(identity, param)
+        return json.loads(messages), json.loads(response)
 
 
 class ResponsesApi:
