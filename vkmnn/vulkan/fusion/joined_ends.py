@@ -29,7 +29,6 @@ from vkmnn.vulkan.float_rules import is_float
 from vkmnn.vulkan.gemm.job import Spread
 from vkmnn.vulkan.storage import storage_bytes
 
-
 _MOVING = {"ConvertTensor", "Raster"}
 IMAGE_RANK = 4
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from itertools import chain
 from math import inf
-from typing import Any, Literal, cast
+from typing import Any, ClassVar, Literal, cast
 
 from vkmnn.base.records import dataclass
 from vkmnn.runtime.device_info import CooperativeMatrixShape, DeviceInfo, DeviceType
@@ -242,7 +242,7 @@ class CoopKernel:
 
     tile: CoopTile
     parts: int = 1
-    family = "coop"
+    family: ClassVar[str] = "coop"
 
     @property
     def split(self) -> Literal[0, 1]:

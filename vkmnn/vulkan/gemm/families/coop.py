@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import lru_cache
 from math import lcm
+from typing import ClassVar
 
 import numpy as np
 
@@ -229,14 +230,14 @@ class ConvTaps(ConvCoop):
     K counts 1, 2 or 4 channels for each tap: 25 taps of one channel take 32 elements, not 200.
     """
 
-    family = "taps"
+    family: ClassVar[str] = "taps"
     supports = Trait.PLAIN_IO
 
     @classmethod
     def rank(cls, problem: ConvProblem, target: Target) -> Iterator[Bid[ConvKernel]]:
         """Rank by `coop_tiles`, for windows of few channels."""
         if problem.group == 1 and 0 < problem.inputs <= BLOCK and problem.taps > 1:
-            yield from super(ConvTaps, cls).rank(problem, target)
+            yield from super().rank(problem, target)
 
     @staticmethod
     def gemm(problem: ConvProblem) -> Gemm:
@@ -275,7 +276,7 @@ class ConvTaps(ConvCoop):
     ) -> Tensor:
         """Return the tap table, an entry per tap."""
         each = VECTOR // _channels(problem.inputs)
-        return super(ConvTaps, self).taps(problem, bound, encoder, each)
+        return super().taps(problem, bound, encoder, each)
 
 
 def _channels(inputs: int) -> int:
