@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import re
 import shutil
 import socket
 import subprocess
@@ -14,6 +15,8 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
+from urllib.request import Request, urlopen
 
 import numpy as np
 import onnx
@@ -118,9 +121,13 @@ def measure(
             request.write_bytes(text_request())
             for engine, command in _text_servers(text, device).items():
                 report(engine)
-                with _program(command) as (port, _):
-                    loads = _loads(request, port, seconds, (1, 8), ())
-                made.append(Served(engine, loads, tokens=_TOKENS))
+                try:
+                    with _program(command) as (port, process):
+                        tokens = _tokens(port)
+                        loads = _loads(request, port, seconds, (1, 8), ())
+                        made.append(Served(engine, loads, _peak_of(process), tokens))
+                except (OSError, RuntimeError, ValueError, LookupError) as error:
+                    made.append(Served(engine, error=str(error)))
     return made
 
 
@@ -182,7 +189,7 @@ def _network_server(kind: str, path: Path, device: str) -> Iterator[tuple[int, d
             _, told = process.communicate()
             raise RuntimeError(told.strip().splitlines()[-1] if told.strip() else "it has ended")
         try:
-            _wait_for(int(line))
+            _wait_for(int(line), process)
             yield int(line), peak
         finally:
             rest, _ = process.communicate()
@@ -206,16 +213,37 @@ def _program(command: Sequence[str]) -> Iterator[tuple[int, int]]:
     quiet = subprocess.DEVNULL
     with subprocess.Popen([*command, "--port", str(port)], stdout=quiet, stderr=quiet) as process:
         try:
-            _wait_for(port)
+            _wait_for(port, process)
             yield port, process.pid
         finally:
             process.terminate()
 
 
-def _wait_for(port: int) -> None:
+def _wait_for(port: int, process: subprocess.Popen[Any]) -> None:
+    """Wait until a server is ready: llama.cpp's listens before it has read the model."""
     end = time.monotonic() + _START_S
     while time.monotonic() < end:
-        with suppress(OSError), socket.create_connection(("127.0.0.1", port), 1):
+        if process.poll() is not None:
+            raise RuntimeError(f"it has ended with status {process.returncode}")
+        with suppress(OSError), urlopen(f"http://127.0.0.1:{port}/health", timeout=10):
             return
         time.sleep(0.1)
-    raise RuntimeError(f"nothing listens on port {port}")
+    raise RuntimeError(f"nothing is ready on port {port}")
+
+
+def _tokens(port: int) -> int:
+    """Return the tokens of an answer: a model may end its text before the limit."""
+    body = text_request().partition(b"\r\n\r\n")[2]
+    request = Request(f"http://127.0.0.1:{port}/v1/completions", body)
+    request.add_header("Content-Type", "application/json")
+    with urlopen(request, timeout=_START_S) as answer:
+        return int(json.load(answer)["usage"]["completion_tokens"])
+
+
+def _peak_of(process: int) -> int | None:
+    """Return the most memory that a process has had; None where there is no /proc."""
+    with suppress(OSError):
+        told = Path(f"/proc/{process}/status").read_text("utf-8")
+        if peak := re.search(r"VmHWM:\s+(\d+)", told):
+            return int(peak[1]) * 1024
+    return None

@@ -486,11 +486,55 @@ def test_servers_under_load(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     valid(json.loads((tmp_path / "results.json").read_text("utf-8")))
 
 
+LLAMA_SERVER = """
+import http.server, json, sys, time
+begin = time.monotonic()
+class Handler(http.server.BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    def answer(self, status, told):
+        body = json.dumps(told).encode()
+        self.send_response(status)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+    def do_GET(self):
+        self.answer(503 if time.monotonic() < begin + 0.5 else 200, {})
+    def do_POST(self):
+        asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        self.answer(200, {"usage": {"completion_tokens": asked["max_tokens"] - 1}})
+    def log_message(self, *_): pass
+port = int(sys.argv[sys.argv.index("--port") + 1])
+http.server.ThreadingHTTPServer(("127.0.0.1", port), Handler).serve_forever()
+"""
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="the stand-in is a script")
+@pytest.mark.parametrize("program", [LLAMA_SERVER, "raise SystemExit(3)"], ids=["runs", "ends"])
+def test_texts_beside_llama_cpp(
+    program: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A stand-in for llama.cpp's server, which is not ready at once, or ends."""
+    script = tmp_path / serving.LLAMA
+    script.write_text(f"#!{sys.executable}\n{program}", "utf-8")
+    script.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    monkeypatch.setattr(serving, "_OWN", (sys.executable, "-c", LLAMA_SERVER))
+    monkeypatch.setattr(serving, "KINDS", ())
+    own, peer = serving.measure("cpu", 0.3, tmp_path / "m.gguf", lambda _: None)
+    assert [load.level for load in own.loads] == [1, 8]
+    assert (own.tokens, own.error) == (15, "")
+    assert all(load.failed == 0 and load.rate > 0 for load in own.loads)
+    if "SystemExit" in program:
+        assert peer == serving.Served("llama.cpp", error="it has ended with status 3")
+    else:
+        assert (peer.engine, peer.tokens, len(peer.loads)) == ("llama.cpp", 15, 2)
+
+
 def test_a_storm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Clients that ask and leave for some seconds; everybody is answered, and nothing is left."""
+    """Clients that ask and leave for a second; everybody is answered, and nothing is left."""
     pytest.importorskip("gguf")
     monkeypatch.setattr(serving, "STORMY", llama_cpp.Shape(1, 64, 2, 1, 96, 512, 256))
-    found = serving.measure_storm("cpu", 2, None, clients=20, characters=150)
+    found = serving.measure_storm("cpu", 1, None, clients=10, characters=150)
     assert (found.faults, found.stuck) == ([], 0)
     assert {"short: answered", "networks: answered", "nonsense: answered"} <= set(found.counts)
     if found.rest:

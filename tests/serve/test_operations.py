@@ -168,6 +168,27 @@ def test_a_limit_for_each_key(models: Models, monkeypatch: pytest.MonkeyPatch) -
         assert infer(server, headers=one).status_code == 200
 
 
+def test_a_waiting_request_leaves_with_its_client(
+    models: Models, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    go, adder = blocked(models, monkeypatch), models.networks["adder"]
+    with served(models) as server:
+        answers: list[int] = []
+        thread = threading.Thread(target=lambda: answers.append(infer(server).status_code))
+        thread.start()
+        while not adder.running:
+            time.sleep(0.01)
+        with pytest.raises(httpx.ReadTimeout):
+            infer(server, timeout=httpx.Timeout(20, read=0.2))
+        end = time.monotonic() + 20
+        while adder.waiting:
+            assert time.monotonic() < end
+            time.sleep(0.01)
+        go.set()
+        thread.join(30)
+    assert answers == [200]
+
+
 def test_the_server_is_unready_before_it_stops(
     models: Models, monkeypatch: pytest.MonkeyPatch
 ) -> None:

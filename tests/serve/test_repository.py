@@ -18,9 +18,11 @@ pytest.importorskip("starlette")
 pytest.importorskip("uvicorn")
 pytest.importorskip("httpx")
 
+import httpx
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
+from tests.llm import tiny
 from tests.llm.served import Served, served
 from vkmnn import InvalidInputError, ModelFileError
 from vkmnn.serve import Batching, Models, Options, Repository, Running, Shelf
@@ -243,6 +245,122 @@ def test_names_of_the_command_line_cannot_be_replaced(tmp_path: Path) -> None:
             repository(tmp_path, models)
     finally:
         models.close()
+
+
+# --- models of other kinds ------------------------------------------------------------------------
+
+
+def ask(server: Served, **more: Any) -> Any:
+    body = {"model": "chat", "prompt": "the quick", "max_tokens": 5, "temperature": 0, **more}
+    return server.http.post("/v1/completions", json=body)
+
+
+@pytest.fixture
+def spoken(tmp_path: Path) -> Path:
+    """A repository with a language model, an encoder and a network."""
+    pytest.importorskip("tokenizers")
+    pytest.importorskip("jinja2")
+    (tmp_path / "chat").mkdir()
+    tiny.optimum_folder(tmp_path / "chat" / "1")
+    tiny.embedding_folder(tmp_path / "vectors")
+    multiplier(tmp_path / "net" / "1" / "model.onnx", 3)
+    return tmp_path
+
+
+def test_language_models_are_loaded_and_unloaded(spoken: Path) -> None:
+    (spoken / "chat" / "config.pbtxt").write_text("instance_group { kind: KIND_CPU }")
+    with serving(spoken, control="explicit") as server:
+        assert ask(server).status_code == 404
+        for name in ("chat", "vectors", "net"):
+            assert control(server, name, "load").status_code == 200
+        index = server.http.post("/v2/repository/index").json()
+        assert [(one["name"], one["state"]) for one in index] == [
+            ("chat", "READY"), ("net", "READY"), ("vectors", "READY"),
+        ]  # fmt: skip
+        text = ask(server).json()["choices"][0]["text"]
+        vectors = server.http.post("/v1/embeddings", json={"input": "a"}).json()["data"]
+        assert len(vectors[0]["embedding"]) == 12
+        assert result(server, "net") == 3
+        assert server.http.get("/v2/models/chat/ready").status_code == 200
+        assert "/v1/models" in infer(server, "chat").json()["error"]
+        listed = server.http.get("/v1/models").json()["data"]
+        assert {one["id"] for one in listed} == {"chat", "vectors"}
+        tiny.optimum_folder(spoken / "chat" / "2", seed=7)
+        assert control(server, "chat", "load").status_code == 200
+        assert ask(server).json()["choices"][0]["text"] != text
+        assert control(server, "chat", "unload").status_code == 200
+        assert ask(server).status_code == 404
+        assert server.http.get("/v2/models/chat/ready").status_code == 404
+
+
+@pytest.mark.parametrize("leaves", [False, True])
+def test_a_text_ends_before_its_model_is_unloaded(
+    leaves: bool, spoken: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The model stays open for a text, and for the last step of one that nobody waits for."""
+    from vkmnn.llm import LanguageModel
+
+    begun, go, events = threading.Event(), threading.Event(), list[str]()
+    pieces, close = LanguageModel.pieces, LanguageModel.close
+
+    def held(self: Any, *given: Any, **how: Any) -> Any:
+        for one in pieces(self, *given, **how):
+            begun.set()
+            assert go.wait(60)
+            yield one
+        events.append("ended")
+
+    def closed(self: Any) -> None:
+        events.append("closed")
+        close(self)
+
+    monkeypatch.setattr(LanguageModel, "pieces", held)
+    monkeypatch.setattr(LanguageModel, "close", closed)
+    with serving(spoken, control="explicit") as server:
+        assert control(server, "chat", "load").status_code == 200
+        statuses: list[int] = []
+
+        def get() -> None:
+            timeout = httpx.Timeout(60, read=1 if leaves else 60)
+            with httpx.Client(base_url=server.url, timeout=timeout) as http:
+                body = {"model": "chat", "prompt": "the quick", "max_tokens": 5}
+                try:
+                    statuses.append(http.post("/v1/completions", json=body).status_code)
+                except httpx.ReadTimeout:
+                    statuses.append(0)
+
+        thread = threading.Thread(target=get)
+        thread.start()
+        assert begun.wait(60)
+        assert control(server, "chat", "unload").status_code == 200
+        if leaves:
+            thread.join(60)
+        time.sleep(0.8)
+        assert events == []
+        go.set()
+        thread.join(60)
+        assert statuses == [0 if leaves else 200]
+        end = time.monotonic() + 20
+        while "closed" not in events:
+            assert time.monotonic() < end
+            time.sleep(0.02)
+    assert events == (["closed"] if leaves else ["ended", "closed"])
+
+
+@pytest.mark.parametrize(
+    ("config", "reason"),
+    [
+        ("instance_group { count: 2 }", "several instances"),
+        ("instance_group { gpus: [0, 1] }", "several instances"),
+        ("version_policy { all { } }", "one version of it"),
+    ],
+)
+def test_what_language_models_cannot_do(config: str, reason: str, spoken: Path) -> None:
+    tiny.optimum_folder(spoken / "chat" / "2")
+    (spoken / "chat" / "config.pbtxt").write_text(config)
+    with serving(spoken, control="explicit") as server:
+        refused = control(server, "chat", "load")
+        assert (refused.status_code, reason in refused.json()["error"]) == (400, True), refused.text
 
 
 CONFIG = """

@@ -180,7 +180,9 @@ def _loaded(serve: Any, served: Served, networks: Networks) -> tuple[Any, Any]:
         shelf = serve.Shelf(
             networks.repository, networks.control, networks.poll_s, networks.max_model_bytes
         )
-        repository = serve.Repository(shelf, models, served.device, running, options)
+        repository = serve.Repository(
+            shelf, models, served.device, running, options, served.capacity, served.variant
+        )
         repository.load_at_start()
     except BaseException:
         models.close()

@@ -77,6 +77,8 @@ class App:
         self._crowd = Crowd(self.limits)
         self._work = Work(self.limits.queue)
         self._metrics = Metrics(self._work)
+        if repository is not None:
+            repository.settled = self._work.settled
         self.bodies = Bodies(self.limits)
         self._inference = InferenceApi(models, self.limits, self.bodies, self._ran)
         stock = RepositoryApi(repository, self.bodies)
@@ -108,7 +110,8 @@ class App:
         with self._observer.request(scope["method"], route, client, headers) as seen:
             sent = self._sending(send, route, headers.get("origin"), seen)
             try:
-                with self._admitted(scope, headers, route, client):
+                place = self._admitted(scope, headers, route, client)
+                with place, self._models.leases.request():
                     if self._is_preflight(scope, headers):
                         await Response(status_code=204)(scope, receive, sent)
                     else:

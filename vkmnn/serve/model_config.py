@@ -68,6 +68,19 @@ class ModelConfig:
     labels: tuple[tuple[str, str], ...] = ()
     ignored: tuple[str, ...] = ()
 
+    def only_device(self, default: str | int) -> str | int:
+        """Return the device of a model that has one session.
+
+        Raises:
+            InvalidInputError: the configuration asks for several.
+        """
+        if len(self.devices) > 1 or (self.instances or 1) > 1:
+            raise InvalidInputError(
+                "the configuration asks for several instances of a model that is not a network",
+                hint="give it one instance: texts are generated together",
+            )
+        return self.devices[0] if self.devices else default
+
     def check(self, args: Sequence[NodeArg]) -> None:
         """Compare the declared inputs and outputs with those of the network.
 
@@ -111,6 +124,8 @@ def read_config(folder: Path, server: Batching) -> ModelConfig:
             fields = parse(path.read_text("utf-8"))
         except (OSError, ValueError, RecursionError) as error:
             raise InvalidInputError(f"'{path}' cannot be read: {error}") from error
+        if name == JSON and isinstance(fields, dict) and "model_type" in fields:
+            continue  # of a language model, in Hugging Face's form
         return config_of(fields, folder.name, server)
     return ModelConfig(server)
 

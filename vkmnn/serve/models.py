@@ -9,19 +9,24 @@ from pathlib import Path
 from typing import Any, TypedDict, TypeVar
 
 from vkmnn import llm
+from vkmnn.base.config_file import read_config
 from vkmnn.errors import InvalidInputError, ModelFileError
 from vkmnn.inference_session import InferenceSession
-from vkmnn.llm.layout import read_layout
+from vkmnn.llm.layout import is_model_folder, read_layout
 from vkmnn.pipelines import Pipeline, pipeline
-from vkmnn.pipelines.guessing import said_by_folder
+from vkmnn.pipelines.guessing import is_painter, said_by_folder
 from vkmnn.schedule_config import OnDeviceLost, OnOverflow, PrecisionName
 from vkmnn.serve.joining import Batching
+from vkmnn.serve.leases import Leases
 from vkmnn.serve.limits import HttpError
 from vkmnn.serve.networks import Network
 from vkmnn.sources.locate import GGUF, locate
 from vkmnn.sources.names import title_of
 
-Model = llm.LanguageModel | llm.EmbeddingModel | Network | Pipeline
+Spoken = llm.LanguageModel | llm.EmbeddingModel | Pipeline
+"""Models that OpenAI's API serves."""
+
+Model = Spoken | Network
 Kind = TypeVar("Kind")
 
 TASKS = ("automatic-speech-recognition", "text-classification", "text-to-image")
@@ -59,6 +64,7 @@ class Models:
     embedding: dict[str, llm.EmbeddingModel] = field(default_factory=dict)
     versions: dict[str, dict[str, Network]] = field(default_factory=dict)
     pipelines: dict[str, Pipeline] = field(default_factory=dict)
+    leases: Leases = field(default_factory=Leases)
 
     @property
     def networks(self) -> dict[str, Network]:
@@ -66,7 +72,7 @@ class Models:
         return {name: there[latest_of(there)] for name, there in self.versions.items()}
 
     @property
-    def spoken(self) -> dict[str, llm.LanguageModel | llm.EmbeddingModel | Pipeline]:
+    def spoken(self) -> dict[str, Spoken]:
         """The models that OpenAI's API serves, by their names."""
         return {**self.language, **self.embedding, **self.pipelines}
 
@@ -91,14 +97,17 @@ class Models:
         Raises:
             HttpError: there is none of this name, or there are several and none is named.
         """
-        return _one(name, self.language, "language model")
+        return self._taken(_one(name, self.language, "language model"))
 
     def embedding_model(self, name: object) -> tuple[str, llm.EmbeddingModel]:
         """Return an embedding model and its name; as `language_model`."""
-        return _one(name, self.embedding, "embedding model")
+        return self._taken(_one(name, self.embedding, "embedding model"))
 
     def network(self, name: object, version: str | None = None) -> Network:
         """Return another network, by default in its latest version; raises as `language_model`."""
+        if name in self.spoken:
+            text = f"'{name}' is not a network: /v1/models tells how it is served"
+            raise HttpError(404, "model_not_found", text)
         there = _one(name, self.versions, "network")[1]
         version = version or latest_of(there)
         if version not in there:
@@ -114,10 +123,36 @@ class Models:
         """Add a network."""
         self.versions.setdefault(network.name, {})[network.version] = network
 
+    def add(self, name: str, model: Spoken) -> None:
+        """Add a model that OpenAI's API serves."""
+        there: dict[str, Any] = self.pipelines
+        if isinstance(model, llm.LanguageModel):
+            there = self.language
+        elif isinstance(model, llm.EmbeddingModel):
+            there = self.embedding
+        there[name] = model
+
+    def replace(self, name: str, versions: Mapping[str, Model]) -> None:
+        """Serve other versions of a model; none to serve it no longer."""
+        kinds: tuple[dict[str, Any], ...] = (
+            self.language, self.embedding, self.versions, self.pipelines,
+        )  # fmt: skip
+        for there in kinds:
+            there.pop(name, None)
+        for model in versions.values():
+            if isinstance(model, Network):
+                self.add_network(model)
+            else:
+                self.add(name, model)
+
     def pipeline(self, name: object, task: str) -> tuple[str, Any]:
         """Return a pipeline of a task and its name; as `language_model`."""
         there = {key: one for key, one in self.pipelines.items() if one.task == task}
-        return _one(name, there, f"model for {task}")
+        return self._taken(_one(name, there, f"model for {task}"))
+
+    def _taken(self, found: tuple[str, Kind]) -> tuple[str, Kind]:
+        self.leases.take(found[1])
+        return found
 
     def close(self) -> None:
         """Release the device's memory."""
@@ -228,16 +263,52 @@ def _load(
             found.path, running.devices or [device], running.instances, options
         )
         models.add_network(Network(name, "1", sessions, running.batching))
-    elif (said := said_by_folder(found.path)) is not None and said.task in TASKS:
-        precision = options["precision"]
-        made = pipeline(said.task, str(found.path), device=device, precision=precision)
-        models.pipelines[name] = made
-    elif read_layout(found.path, found.variant).kind == "embedding":
-        encoder = llm.load_embedding(where, device, variant=variant, **options)
-        models.embedding[name] = encoder
-        encoder.tokenizer.prepare()
     else:
-        model = llm.load(where, device, capacity=capacity, variant=variant, **options)
-        models.language[name] = model
-        if model.has_tokenizer:
-            model.tokenizer.prepare()
+        spoken = open_spoken(found.path, found.variant, device, capacity, options)
+        models.add(name, spoken)
+
+
+def is_spoken(path: Path) -> bool:
+    """Return whether a file or folder is for OpenAI's API: a language model, encoder or pipeline.
+
+    Raises:
+        ModelFileError: a file of the folder is damaged.
+    """
+    if path.is_file():
+        return path.suffix.lower() == GGUF
+    if (path / "genai_config.json").is_file() or any(path.glob(f"*{GGUF}")) or is_painter(path):
+        return True
+    if not is_described_by_hugging_face(path):
+        return False
+    said = said_by_folder(path)
+    return (said is not None and said.task in TASKS) or is_model_folder(path)
+
+
+def is_described_by_hugging_face(folder: Path) -> bool:
+    """Return whether the config.json of a folder, if any, is a model's of Hugging Face."""
+    path = folder / "config.json"
+    return path.is_file() and "model_type" in read_config(path)
+
+
+def open_spoken(
+    path: Path, variant: str | None, device: str | int, capacity: int | None, options: Options
+) -> Spoken:
+    """Open a language model, an encoder, or the pipeline that a folder names.
+
+    Raises:
+        VkmnnError: it cannot be loaded.
+    """
+    if (said := said_by_folder(path)) is not None and said.task in TASKS:
+        return pipeline(said.task, str(path), device=device, precision=options["precision"])
+    made: llm.EmbeddingModel | llm.LanguageModel
+    if read_layout(path, variant).kind == "embedding":
+        made = llm.load_embedding(path, device, variant=variant, **options)
+    else:
+        made = llm.load(path, device, capacity=capacity, variant=variant, **options)
+    try:
+        if isinstance(made, llm.EmbeddingModel) or made.has_tokenizer:
+            made.tokenizer.prepare()
+    except BaseException:
+        made.close()
+        raise
+    return made

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,12 +16,21 @@ from starlette.concurrency import run_in_threadpool
 from vkmnn.errors import InvalidInputError, ModelFileError, VkmnnError
 from vkmnn.serve.limits import HttpError
 from vkmnn.serve.model_config import ModelConfig, read_config
-from vkmnn.serve.models import Models, Options, Running, open_sessions
+from vkmnn.serve.models import (
+    Model,
+    Models,
+    Options,
+    Running,
+    is_spoken,
+    open_sessions,
+    open_spoken,
+)
 from vkmnn.serve.networks import Network
 
 Control = Literal["none", "explicit", "poll"]
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,127}")
 _VERSION = re.compile(r"[1-9][0-9]{0,17}")
+_IDLE_S = 0.1
 _log = logging.getLogger(__name__)
 
 Signature = tuple[tuple[str, int, int], ...]
@@ -52,7 +61,7 @@ class _Entry:
 
     signature: Signature = ()
     bytes: int = 0
-    versions: dict[str, Network] = field(default_factory=dict)
+    versions: dict[str, Model] = field(default_factory=dict)
     state: str = "UNAVAILABLE"
     reason: str = ""
 
@@ -60,6 +69,7 @@ class _Entry:
 class Repository:
     """Models of a folder: NAME/VERSION/model.onnx, or NAME/model.onnx as version 1.
 
+    In the place of a network there may be the files of a language model, an encoder or a pipeline.
     Loading happens in another thread; requests use the previous versions until the new ones are
     ready. These finish the requests that they have accepted.
 
@@ -69,10 +79,22 @@ class Repository:
         device: the default device.
         running: how networks are run, unless a model's configuration says otherwise.
         options: options of every session.
+        capacity: of language models.
+        variant: of language models and encoders.
+
+    Attributes:
+        settled: waits until work that nobody waits for has ended; of the server.
     """
 
     def __init__(
-        self, shelf: Shelf, models: Models, device: str, running: Running, options: Options
+        self,
+        shelf: Shelf,
+        models: Models,
+        device: str,
+        running: Running,
+        options: Options,
+        capacity: int | None = None,
+        variant: str | None = None,
     ) -> None:
         if not shelf.folder.is_dir():
             raise InvalidInputError(
@@ -84,6 +106,9 @@ class Repository:
         self._device = device
         self._running = running
         self._options = options
+        self._capacity = capacity
+        self._variant = variant
+        self.settled: Callable[[], Awaitable[None]] | None = None
         self._entries: dict[str, _Entry] = {}
         self._own = set(models.names)
         self._changing = asyncio.Lock()
@@ -144,11 +169,21 @@ class Repository:
         self._check_room(name, entry.bytes)
         try:
             for version in chosen:
-                network = self._network(name, version, there[version], config)
-                entry.versions[version] = network
+                path = _model_in(there[version], config.file)
+                if not is_spoken(path):
+                    made: Model = self._network(name, version, path, config)
+                elif len(chosen) > 1:
+                    raise InvalidInputError(
+                        f"'{name}' is not a network: one version of it can be served",
+                        hint="choose one by version_policy; without it, the latest is served",
+                    )
+                else:
+                    device = config.only_device(self._device)
+                    made = open_spoken(path, self._variant, device, self._capacity, self._options)
+                entry.versions[version] = made
         except BaseException:
-            for network in entry.versions.values():
-                network.close()
+            for made in entry.versions.values():
+                made.close()
             raise
         return entry
 
@@ -159,8 +194,7 @@ class Repository:
             text = f"'{name}' has {size} bytes, and {held} of {most} are taken: unload a model"
             raise HttpError(507, "out_of_memory", text)
 
-    def _network(self, name: str, version: str, folder: Path, config: ModelConfig) -> Network:
-        path = _model_in(folder, config.file)
+    def _network(self, name: str, version: str, path: Path, config: ModelConfig) -> Network:
         running = self._running
         devices = config.devices or running.devices or [self._device]
         instances = config.instances or running.instances
@@ -170,8 +204,9 @@ class Repository:
             config.check([*network.inputs, *network.outputs])
             network.timeout_s = config.timeout_s
             for output, file in config.labels:
-                beside = folder.parent / file  # as Triton expects it, or in the folder of a version
-                text = (beside if beside.is_file() else folder / file).read_text("utf-8")
+                place = path if path.is_dir() else path.parent
+                beside = self._folder(name) / file  # as Triton expects it
+                text = (beside if beside.is_file() else place / file).read_text("utf-8")
                 network.labels[output] = text.splitlines()
         except BaseException as error:
             for session in sessions:
@@ -205,14 +240,11 @@ class Repository:
             text = f"'{name}' is a model of the command line, which cannot be replaced"
             raise HttpError(409, "name_taken", text)
 
-    def _put(self, name: str, entry: _Entry) -> list[Network]:
+    def _put(self, name: str, entry: _Entry) -> list[Model]:
         """Serve the versions of a model; return those that they replace."""
         old = self._entries.get(name, _Entry())
         self._entries[name] = entry
-        if entry.versions:
-            self._models.versions[name] = dict(entry.versions)
-        else:
-            self._models.versions.pop(name, None)
+        self._models.replace(name, entry.versions)
         return list(old.versions.values())
 
     def _failed(self, name: str, error: BaseException) -> None:
@@ -264,12 +296,21 @@ class Repository:
         self._end(self._put(name, _Entry(reason="unloaded")))
         _log.info("the model '%s' is unloaded", name)
 
-    def _end(self, networks: Sequence[Network]) -> None:
-        """Close networks in threads, each after the requests that it has accepted."""
-        for network in networks:
-            ending = asyncio.ensure_future(run_in_threadpool(network.close))
+    def _end(self, models: Sequence[Model]) -> None:
+        """Close models in threads, each after the requests that it has accepted."""
+        for model in models:
+            ending = asyncio.ensure_future(self._closed(model))
             self._ending.add(ending)
             ending.add_done_callback(self._ending.discard)
+
+    async def _closed(self, model: Model) -> None:
+        """Close a model once no request uses it; networks know for themselves."""
+        if not isinstance(model, Network):
+            while self._models.leases.is_used(model):
+                await asyncio.sleep(_IDLE_S)
+            if self.settled is not None:
+                await self.settled()
+        await run_in_threadpool(model.close)
 
     async def watch(self) -> None:
         """Look for changes of the folder, for ever."""
@@ -295,7 +336,7 @@ class Repository:
                 entry.signature = signature
 
     async def close(self) -> None:
-        """Wait for the networks that are being closed."""
+        """Wait for the models that are being closed."""
         if self._ending:
             await asyncio.wait(set(self._ending))
 
@@ -332,11 +373,13 @@ def _bytes(folder: Path) -> int:
 
 
 def _model_in(folder: Path, named: str) -> Path:
-    """Return the model of a version: the named file, `model.*`, or whatever the folder holds."""
+    """Return the model of a version: the named file, `model.*`, or the folder."""
     if named:
         if not (folder / named).exists():
             raise ModelFileError(f"'{folder.parent.name}' lacks the file '{named}' of version "
                                  f"{folder.name}")  # fmt: skip
         return folder / named
+    if is_spoken(folder):
+        return folder
     usual = [path for path in folder.iterdir() if path.stem == "model"]
     return usual[0] if len(usual) == 1 else folder

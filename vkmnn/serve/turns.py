@@ -22,6 +22,7 @@ Event = Any
 """The result of a step; a VkmnnError; or None, the end."""
 
 _POLL_S = 0.25
+_SETTLE_S = 0.02
 _log = logging.getLogger(__name__)
 
 
@@ -131,6 +132,13 @@ class Turns:
             if job in self._waiting:  # frees its place at once
                 self._waiting.remove(job)
             self._change.notify()
+
+    async def settled(self) -> None:
+        """Wait until the jobs that have been cancelled so far do nothing more."""
+        with self._change:
+            going = [job for job in self._active if job.cancelled]
+        while any(job in self._active for job in going):
+            await asyncio.sleep(_SETTLE_S)
 
     async def done(self, request: Request, job: Job) -> Any:
         """Return the result of the last step of a job; drop the job if the client disconnects.

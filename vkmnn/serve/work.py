@@ -27,10 +27,18 @@ class Work:
         self.sounds = Turns(waiting, MAX_BATCH, "vkmnn-serve-sounds")
         self.images = Turns(waiting, 1, "vkmnn-serve-images")
 
+        first = (self.tokenising, self.compiling)  # texts follow from their jobs
+        others = (self.embedding, self.ranking, self.sounds, self.images)
+        self._all = (*first, *others, self.texts)
+
+    async def settled(self) -> None:
+        """Wait until jobs that have been cancelled do nothing more."""
+        for turns in self._all:
+            await turns.settled()
+
     def close(self) -> None:
         """Finish all jobs, then end the threads."""
-        first = (self.tokenising, self.compiling)  # texts follow from their jobs
-        for turns in (*first, self.embedding, self.ranking, self.sounds, self.images, self.texts):
+        for turns in self._all:
             turns.close()
 
 
