@@ -31,6 +31,7 @@ from vkmnn.batch import items as batch_items
 from vkmnn.batch.growing import growing
 from vkmnn.batch.items import counted, expanded, items_of
 from vkmnn.batch.job import error_file, parts_folder
+from vkmnn.batch.stacking import Stacking
 from vkmnn.errors import InvalidInputError
 from vkmnn.pipelines.base import PicturePipeline
 
@@ -105,6 +106,43 @@ def test_pictures_share_runs(cli: Cli, here: Path, monkeypatch: pytest.MonkeyPat
     given = ("map", "m.onnx", "a.tar", "-o", "o.jsonl", "--devices", "cpu", "--batch", 16)
     assert cli(*given).status == 0
     assert counts == [16, 16, 4]
+
+
+def test_the_default_number_of_items_in_a_run(
+    cli: Cli, here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A trial finds it: an eighth of a short job, one by one where rows depend on each other."""
+    counts: list[int] = []
+    real = PicturePipeline.together
+    monkeypatch.setattr(
+        PicturePipeline, "together", lambda pipe, some: counts.append(len(some)) or real(pipe, some)
+    )
+    shard(here / "a.tar", [f"{number:02}.png" for number in range(36)])
+    made = cli("map", "m.onnx", "a.tar", "-o", "o.jsonl", "--devices", "cpu")
+    assert counts == [4] * 9
+    assert "up to 4 items share a run" in made.err
+    assert len(lines(here / "o.jsonl")) == 36
+    mixing = onnx.load(here / "m.onnx")
+    (last,) = mixing.graph.output
+    mixing.graph.node.append(onnx.helper.make_node("Softmax", [last.name], ["mixed"], axis=0))
+    last.name = "mixed"
+    onnx.save(mixing, here / "mixing.onnx")
+    made = cli("map", "mixing.onnx", "a.tar", "-o", "p.jsonl", "--devices", "cpu")
+    assert counts[9:] == [1] * 36
+    assert "items run one by one: the results of an item depend" in made.err
+
+
+def test_rows_of_arrays_share_runs_by_default(
+    cli: Cli, here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (here / "rows.jsonl").write_text('{"x": [1, 2, 3, 4]}\n' * 64)
+    sizes: list[int] = []
+    real = Stacking.joined
+    monkeypatch.setattr(
+        Stacking, "joined", lambda one, group: sizes.append(len(group)) or real(one, group)
+    )
+    assert cli("map", "dense.onnx", "rows.jsonl", "-o", "o.jsonl", "--devices", "cpu").status == 0
+    assert sizes == [8] * 8
 
 
 def test_on_the_device_to_parquet_and_folders(cli: Cli, here: Path) -> None:

@@ -18,10 +18,16 @@ from onnx import TensorProto, helper
 
 import vkmnn
 from tests.faces.conftest import dense_model
+from vkmnn.base.threads import Workers
 from vkmnn.batch import Failed, SessionPool
 from vkmnn.batch import pool as pool_module
 from vkmnn.batch.flow import Flow, Work
-from vkmnn.errors import DeviceLostError, InvalidInputError
+from vkmnn.errors import (
+    DeviceLostError,
+    InvalidInputError,
+    OutOfDeviceMemoryError,
+    VkmnnError,
+)
 from vkmnn.runtime.device_info import DeviceType
 
 
@@ -173,6 +179,45 @@ def test_lanes_share_the_items() -> None:
     work = Work(None, lambda one: 0, [lane(0), lane(1)], 4, 1, 1)
     assert [one for _, one in Flow(work).outcomes(range(40))] == list(range(40))
     assert min(map(len, taken)) >= 4
+
+
+@pytest.mark.parametrize("kind", [InvalidInputError, OutOfDeviceMemoryError])
+def test_runs_that_are_repeated_are_counted_and_logged_once(
+    kind: type[VkmnnError], caplog: pytest.LogCaptureFixture
+) -> None:
+    """Many items may take too much memory where each has enough."""
+
+    def lane(values: list[int]) -> list[int]:
+        if len(values) > 1 and values[0] < 8:
+            raise kind("too many")
+        return values
+
+    flow = Flow(Work(None, lambda one: 0, [lane], 4, 1, 1))
+    assert [made for _, made in flow.outcomes(range(20))] == list(range(20))
+    assert flow.repeated == 2
+    assert [one.getMessage() for one in caplog.records] == [
+        "a run of 4 items failed, and is repeated item by item: too many"
+    ]
+
+
+def test_memory_that_a_single_item_lacks_ends_the_map() -> None:
+    def lane(values: list[int]) -> list[int]:
+        raise OutOfDeviceMemoryError("full")
+
+    with pytest.raises(OutOfDeviceMemoryError):
+        list(Flow(Work(None, lambda one: 0, [lane], 4, 1, 1)).outcomes(range(20)))
+
+
+def test_threads_are_started_seldom(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Starting one takes as long as reading a small picture."""
+    starts: list[str] = []
+    real = Workers.submit
+    monkeypatch.setattr(
+        Workers, "submit", lambda self, *given: starts.append("") or real(self, *given)
+    )
+    slow = Work(lambda one: time.sleep(1e-4) or one, lambda one: 0, [list], 8, 2, 2)
+    assert len(list(Flow(slow).outcomes(range(800)))) == 800
+    assert len(starts) < 400
 
 
 def test_a_lost_device_ends_the_map() -> None:

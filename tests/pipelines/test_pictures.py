@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import io
 import struct
+import threading
+import warnings
 import zlib
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -130,6 +133,34 @@ def test_damaged_files_get_typed_errors_or_pictures(seed: int) -> None:
     except vkmnn.InvalidInputError:
         return
     assert found.pixels.ndim == 3
+
+
+def test_threads_that_read_leave_warnings_on() -> None:
+    """`warnings.catch_warnings` of overlapping threads would leave them off for good."""
+    begun, ended = threading.Event(), threading.Event()
+
+    class Slow(io.BytesIO):
+        def read(self, *sizes: int | None) -> bytes:
+            begun.set()
+            assert ended.wait(20)
+            return super().read(*sizes)
+
+    before = list(warnings.filters)
+    with ThreadPoolExecutor(1) as pool:
+        later = Slow(encoded(Image.fromarray(PIXELS)))
+
+        class First(io.BytesIO):
+            def read(self, *sizes: int | None) -> bytes:
+                if not begun.is_set():
+                    first.append(pool.submit(read_picture, later))
+                    assert begun.wait(20)
+                return super().read(*sizes)
+
+        first: list[Future[Any]] = []
+        read_picture(First(encoded(Image.fromarray(PIXELS))))
+        ended.set()
+        first[0].result(20)
+    assert list(warnings.filters) == before
 
 
 def test_animations_are_read_frame_by_frame(tmp_path: Path) -> None:

@@ -15,10 +15,11 @@ pytest.importorskip("starlette")
 
 from tests.serve.test_repository import multiplier
 from vkmnn import InvalidInputError
+from vkmnn.base.row_proofs import are_close, other_than
 from vkmnn.errors import DeviceLostError, OutOfDeviceMemoryError
 from vkmnn.inference_session import NodeArg
 from vkmnn.serve import Running, load_models
-from vkmnn.serve.joining import Batching, are_close, joined, other_than, split
+from vkmnn.serve.joining import Batching, joined, split
 from vkmnn.serve.limits import HttpError
 from vkmnn.serve.networks import Asked, Network
 

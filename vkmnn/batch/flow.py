@@ -2,19 +2,29 @@
 
 from __future__ import annotations
 
+import logging
 from collections import deque
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import field
+from functools import partial
 from queue import SimpleQueue
 from typing import Any
 
 from vkmnn.base.records import dataclass
 from vkmnn.base.threads import Workers
-from vkmnn.errors import DeviceError, InvalidInputError, MissingExtraError, OutOfHostMemoryError
+from vkmnn.errors import (
+    DeviceError,
+    InvalidInputError,
+    MissingExtraError,
+    OutOfDeviceMemoryError,
+    OutOfHostMemoryError,
+)
 
+_LOG = logging.getLogger(__name__)
 FATAL = (DeviceError, MissingExtraError, OutOfHostMemoryError)
 """Errors that are not those of an item: they end a flow."""
 _PENDING: Any = object()
+Lane = Callable[[list[Any]], Sequence[Any]]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -46,7 +56,7 @@ class Work:
 
     prepare: Callable[[Any], Any] | None
     alike: Callable[[Any], Hashable]
-    lanes: Sequence[Callable[[list[Any]], Sequence[Any]]]
+    lanes: Sequence[Lane]
     batch: int
     in_flight: int
     threads: int
@@ -79,10 +89,66 @@ class _Board:
     full: deque[list[_Slot]] = field(default_factory=deque)
     order: deque[_Slot] = field(default_factory=deque)
     ready: deque[_Slot] = field(default_factory=deque)
-    loads: list[int] = field(default_factory=list)
     preparing: int = 0
     alive: int = 0
     exhausted: bool = False
+
+
+_Events = SimpleQueue[Callable[[], None]]
+
+
+class _Crew:
+    """Threads that take values from a queue, and end once it is empty.
+
+    Starting work in a pool takes as long as reading a small picture; a thread that is at work
+    takes the next value at no cost.
+
+    Args:
+        workers: the pool.
+        count: threads of the crew, at most.
+        queue: the values; crews may share it.
+        work: what a thread does with a value.
+        events: where the end of a thread is reported.
+    """
+
+    def __init__(
+        self, workers: Workers, count: int, queue: deque[Any], work: Callable[[Any], None],
+        events: _Events,
+    ) -> None:  # fmt: skip
+        self._workers, self._count, self._work, self._events = workers, count, work, events
+        self.queue = queue
+        self.active = 0
+
+    @property
+    def is_free(self) -> bool:
+        """Whether another thread could start."""
+        return self.active < self._count
+
+    def call(self) -> None:
+        """Start a thread; to be repeated as long as values wait and the crew is free."""
+        self.active += 1
+        self._workers.submit(self._pull)
+
+    def _pull(self) -> None:
+        while True:
+            try:
+                value = self.queue.popleft()
+            except IndexError:
+                self._events.put(self._ended)
+                return
+            self._work(value)
+
+    def _ended(self) -> None:
+        self.active -= 1
+
+
+def _start(crews: Sequence[_Crew]) -> None:
+    """Start threads for the values that wait, in the crews that have the fewest."""
+    while crews[0].queue:
+        crew = min(crews, key=lambda one: one.active)
+        if not crew.is_free:
+            return
+        crew.call()
 
 
 class Flow:
@@ -91,14 +157,18 @@ class Flow:
     Args:
         work: how items become results.
         ordered: whether results keep the order of the items.
+
+    Attributes:
+        repeated: runs of several items that failed, and were repeated item by item.
     """
 
     def __init__(self, work: Work, ordered: bool = True) -> None:
         self._work = work
         self._ordered = ordered
-        self._events: SimpleQueue[Callable[[], None]] = SimpleQueue()
-        self._board = _Board(loads=[0] * len(work.lanes))
+        self._events: _Events = SimpleQueue()
+        self._board = _Board()
         self._stopped = False
+        self.repeated = 0
 
     def outcomes(self, items: Iterable[Any]) -> Iterator[tuple[Any, Any]]:
         """Yield each item with its result, or with `Failed`.
@@ -106,20 +176,27 @@ class Flow:
         Raises:
             Exception: an error that ends the flow, or one of the iterable itself.
         """
-        work, board, source = self._work, self._board, iter(items)
+        work, board, source, events = self._work, self._board, iter(items), self._events
         preparers = Workers(work.threads if work.prepare else 0, "vkmnn-prepare")
         runners = Workers(len(work.lanes) * work.in_flight, "vkmnn-batch")
+        readers = _Crew(preparers, work.threads or 1, deque(), self._prepare, events)
+        lanes = [
+            _Crew(runners, work.in_flight, board.full, partial(self._run, lane), events)
+            for lane in work.lanes
+        ]
         try:
             while True:
-                self._take(source, preparers)
-                self._flush()
-                self._dispatch(runners)
+                self._take(source, readers)
+                self._flush(lanes)
+                _start(lanes)
                 for slot in self._arrived():
                     yield slot.item, slot.outcome
                 if board.exhausted and not board.alive:
                     return
-                if board.exhausted or board.alive >= work.most_alive or not self._events.empty():
-                    self._events.get()()
+                if board.exhausted or board.alive >= work.most_alive or not events.empty():
+                    events.get()()
+                while not events.empty():
+                    events.get()()
         finally:
             self._stopped = True
             preparers.close(cancel=True)
@@ -127,7 +204,7 @@ class Flow:
 
     # --- the thread that reads results ----------------------------------------------------------
 
-    def _take(self, source: Iterator[Any], preparers: Workers) -> None:
+    def _take(self, source: Iterator[Any], readers: _Crew) -> None:
         """Read items as long as there is room, until something else happens."""
         board, work = self._board, self._work
         while not board.exhausted and board.alive < work.most_alive:
@@ -135,14 +212,17 @@ class Flow:
                 slot = _Slot(next(source))
             except StopIteration:
                 board.exhausted = True
-                return
+                break
             board.alive += 1
             board.preparing += 1
             if self._ordered:
                 board.order.append(slot)
-            preparers.submit(self._prepare, slot)
+            readers.queue.append(slot)
+            if readers.is_free:
+                readers.call()
             if not self._events.empty():
                 return
+        _start([readers])
 
     def _arrived(self) -> Iterator[_Slot]:
         board = self._board
@@ -153,25 +233,18 @@ class Flow:
             board.alive -= 1
             yield board.ready.popleft()
 
-    def _flush(self) -> None:
+    def _flush(self, lanes: Sequence[_Crew]) -> None:
         """Close groups that will not become full."""
         board = self._board
-        full = board.exhausted or board.alive >= self._work.most_alive
-        if not full or board.preparing or board.full:
+        if not board.exhausted and board.alive < self._work.most_alive:
+            return
+        if board.preparing or board.full:
             return
         if board.exhausted:
             board.full.extend(board.groups.values())
             board.groups.clear()
-        elif board.groups and min(board.loads) < self._work.in_flight:
+        elif board.groups and any(lane.is_free for lane in lanes):
             board.full.append(board.groups.pop(next(iter(board.groups))))  # the oldest
-
-    def _dispatch(self, runners: Workers) -> None:
-        """Start runs on the devices that have the fewest."""
-        board = self._board
-        while board.full and min(board.loads) < self._work.in_flight:
-            lane = board.loads.index(min(board.loads))
-            board.loads[lane] += 1
-            runners.submit(self._run, lane, board.full.popleft())
 
     def _prepared(self, slot: _Slot, value: Any, key: Hashable) -> None:
         board = self._board
@@ -185,10 +258,17 @@ class Flow:
         if len(group) >= self._work.batch:
             board.full.append(board.groups.pop(key))
 
-    def _finished(self, lane: int, group: list[_Slot], outcomes: Sequence[Any]) -> None:
-        self._board.loads[lane] -= 1
+    def _finished(self, group: list[_Slot], outcomes: Sequence[Any]) -> None:
         for slot, outcome in zip(group, outcomes, strict=True):
             self._settle(slot, outcome)
+
+    def _repeated(self, count: int, reason: str) -> None:
+        """Count a run that failed; the first is logged."""
+        if not self.repeated:
+            _LOG.warning(
+                "a run of %d items failed, and is repeated item by item: %s", count, reason
+            )
+        self.repeated += 1
 
     def _settle(self, slot: _Slot, outcome: Any) -> None:
         slot.value, slot.outcome = None, outcome
@@ -214,7 +294,7 @@ class Flow:
             value = Failed(slot.item, error)
         self._events.put(lambda: self._prepared(slot, value, key))
 
-    def _run(self, lane: int, group: list[_Slot]) -> None:
+    def _run(self, lane: Lane, group: list[_Slot]) -> None:
         if self._stopped:
             return
         try:
@@ -222,13 +302,12 @@ class Flow:
         except BaseException as error:  # noqa: BLE001 - the thread that reads results raises it
             self._fail(error)
             return
-        self._events.put(lambda: self._finished(lane, group, outcomes))
+        self._events.put(lambda: self._finished(group, outcomes))
 
-    def _results(self, lane: int, group: list[_Slot]) -> list[Any]:
+    def _results(self, lane: Lane, group: list[_Slot]) -> list[Any]:
         """Run a group; if that fails, run each value alone to find those that fail."""
-        work = self._work
         try:
-            made = list(work.lanes[lane]([slot.value for slot in group]))
+            made = list(lane([slot.value for slot in group]))
             if len(made) != len(group):
                 raise InvalidInputError(
                     f"a run of {len(group)} items returned {len(made)} results",
@@ -236,10 +315,14 @@ class Flow:
                 )
             return made
         except Exception as error:
-            if work.ends_all(error):
+            alone = len(group) == 1
+            may_fit = not alone and isinstance(error, OutOfDeviceMemoryError)
+            if self._work.ends_all(error) and not may_fit:
                 raise
-            if len(group) == 1:
+            if alone:
                 return [Failed(group[0].item, error)]
+            reason = str(error)
+        self._events.put(lambda: self._repeated(len(group), reason))
         return [one for slot in group for one in self._results(lane, [slot])]
 
     def _fail(self, error: BaseException) -> None:

@@ -119,7 +119,9 @@ def counted(files: Sequence[str]) -> int:
 
 def _suffix(file: str) -> str:
     lower = file.lower()
-    return next((one for one in _READERS if lower.endswith(one)), "")
+    if not lower.endswith(_ENDS):
+        return ""
+    return next(one for one in _READERS if lower.endswith(one))
 
 
 Entry = tuple[str, Callable[[], Item]]
@@ -234,3 +236,4 @@ _READERS: Mapping[str, Callable[[str], Iterator[Entry]]] = {
     ".parquet": _rows,
 }
 """Who reads files that hold several items, by the end of their names."""
+_ENDS = tuple(_READERS)

@@ -30,11 +30,13 @@ class Summary:
         written: items with a result.
         failed: items without one.
         skipped: items of both kinds that an earlier run had finished.
+        repeated: runs of several items that failed, and were repeated item by item.
     """
 
     written: int
     failed: int
     skipped: int
+    repeated: int
 
 
 def parts_folder(target: Path) -> Path:
@@ -74,6 +76,7 @@ class Job:
         self._rows: list[Row] = []
         self._failed: list[tuple[str, dict[str, str]]] = []
         self._held = 0
+        self._repeated = 0
         self._since = time.monotonic()
 
     @property
@@ -92,15 +95,17 @@ class Job:
             ordered: whether rows keep the order of the items.
             report: called with the numbers of items that are done, and that failed.
         """
-        flow = Flow(work, ordered).outcomes(items)
+        flow = Flow(work, ordered)
+        outcomes = flow.outcomes(items)
         done = failed = 0
         try:
-            for item, outcome in flow:
+            for item, outcome in outcomes:
                 done += 1
                 failed += self.add(item, outcome)
                 report(done, failed)
         finally:
-            flow.close()  # type: ignore[attr-defined]
+            outcomes.close()  # type: ignore[attr-defined]
+            self._repeated += flow.repeated
             self.commit()
 
     def add(self, item: Item, outcome: Row | Failed) -> bool:
@@ -145,7 +150,7 @@ class Job:
             journal.finish()
         except OSError as error:
             raise _unwritable(self._target, error) from error
-        return Summary(written, len(failures), len(self.done))
+        return Summary(written, len(failures), len(self.done), self._repeated)
 
     def close(self) -> None:
         """Leave the job as it is, to be continued."""

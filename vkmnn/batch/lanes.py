@@ -17,11 +17,12 @@ from vkmnn.batch.flow import Work
 from vkmnn.batch.items import ARRAYS, Item
 from vkmnn.batch.outputs import Row, finite
 from vkmnn.batch.pool import SessionPool, decode_threads
+from vkmnn.batch.sizing import Feeds, Trial
 from vkmnn.batch.stacking import Fed
 from vkmnn.errors import InvalidInputError, VkmnnError
 from vkmnn.inference_session import InferenceSession, NodeArg
 from vkmnn.ir import Array
-from vkmnn.pipelines import Picture, Pipeline, read_picture
+from vkmnn.pipelines import Picture, PicturePipeline, Pipeline, read_picture
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -48,16 +49,29 @@ def _checked(item: Item) -> Any:
 # --- pictures -------------------------------------------------------------------------------------
 
 
+def _picture(item: Item) -> Picture:
+    value = _checked(item)
+    if isinstance(value, Mapping):
+        raise InvalidInputError("the row holds no picture", hint='for example {"image": "a.jpg"}')
+    return read_picture(value)
+
+
+def picture_trial(pipe: Pipeline) -> Trial | None:
+    """Return how a picture runs by itself; None if pictures never share a run."""
+    if not isinstance(pipe, PicturePipeline) or not pipe.shares_runs:
+        return None
+
+    def run(feeds: Feeds) -> Sequence[Array]:
+        return list(pipe.network.run(feeds).values())
+
+    return Trial(lambda item: pipe.feeds([_picture(item)]), run)
+
+
 def picture_work(pipes: Sequence[Pipeline], batch: int) -> Work:
     """Return the work of pipelines, one per device."""
 
     def prepare(item: Item) -> _Ready:
-        value = _checked(item)
-        if isinstance(value, Mapping):
-            raise InvalidInputError(
-                "the row holds no picture", hint='for example {"image": "a.jpg"}'
-            )
-        return _Ready(item, read_picture(value))
+        return _Ready(item, _picture(item))
 
     def alike(ready: _Ready) -> Hashable:
         return pipes[0].alike(ready.value)
@@ -67,12 +81,7 @@ def picture_work(pipes: Sequence[Pipeline], batch: int) -> Work:
             pictures: list[Picture] = [one.value for one in group]
             results = pipe.together(pictures)
             return [
-                Row(
-                    one.item.name,
-                    one.item.key,
-                    made.arrays(),
-                    json.dumps(finite(made.to_dict()), ensure_ascii=False, allow_nan=False),
-                )
+                Row(one.item.name, one.item.key, made.arrays(), _json(made.to_dict()))
                 for one, made in zip(group, results, strict=True)
             ]
 
@@ -81,7 +90,29 @@ def picture_work(pipes: Sequence[Pipeline], batch: int) -> Work:
     return Work(prepare, alike, [lane(pipe) for pipe in pipes], batch, 2, decode_threads())
 
 
+def _json(value: Any) -> str:
+    """Return JSON; numbers that it does not have are null."""
+    try:
+        return json.dumps(value, ensure_ascii=False, allow_nan=False)
+    except ValueError:
+        return json.dumps(finite(value), ensure_ascii=False, allow_nan=False)
+
+
 # --- arrays ---------------------------------------------------------------------------------------
+
+
+def array_trial(pool: SessionPool) -> Trial | None:
+    """Return how an item of arrays runs by itself; None if items never share a run."""
+    session, stacking = pool.sessions[0], pool.stacking
+    if not stacking.possible or session.keeps_states:
+        return None
+    inputs = session.get_inputs()
+
+    def feeds(item: Item) -> Feeds | None:
+        fed = stacking.fed(_feeds(_checked(item), item.suffix, inputs))
+        return fed.feeds if fed.rows else None
+
+    return Trial(feeds, lambda one: session.run(pool.output_names, one))
 
 
 def array_work(pool: SessionPool, batch: int) -> Work:

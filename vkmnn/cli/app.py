@@ -435,11 +435,14 @@ def map_command(
         Path, option("--output", help="A .parquet or .jsonl file, or a folder of .npz files.")
     ],
     batch: Annotated[
-        int,
+        int | None,
         typer.Option(
-            "--batch", min=1, max=4096, help="Items in one run, where the first axis is open."
+            "--batch",
+            min=1,
+            max=4096,
+            help="Items in one run, where the first axis is open. Default: by a trial, up to 32.",
         ),
-    ] = 1,
+    ] = None,
     devices: Annotated[
         str, typer.Option("--devices", help='"all", or devices separated by commas.')
     ] = "all",

@@ -6,7 +6,7 @@ import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -16,10 +16,17 @@ from rich.text import Text
 
 from vkmnn.batch.flow import Work
 from vkmnn.batch.growing import growing
-from vkmnn.batch.items import counted, expanded, items_of
+from vkmnn.batch.items import Item, counted, expanded, items_of
 from vkmnn.batch.job import Job, Summary, error_file, parts_folder
-from vkmnn.batch.lanes import array_work, holds_arrays, picture_work
+from vkmnn.batch.lanes import (
+    array_trial,
+    array_work,
+    holds_arrays,
+    picture_trial,
+    picture_work,
+)
 from vkmnn.batch.pool import SessionPool, selected_devices
+from vkmnn.batch.sizing import Trial, sized
 from vkmnn.cli.console import document, heading, interruptible, note, number_text, out, progress
 from vkmnn.cli.media_inputs import TaskOptions
 from vkmnn.cli.models import local_file, local_model
@@ -28,6 +35,7 @@ from vkmnn.errors import InvalidInputError, plural
 from vkmnn.pipelines import Pipeline, pipeline
 from vkmnn.schedule_config import OnOverflow, PrecisionName, Unsupported
 
+_TELL_EVERY_S = 0.1
 _FORMAT = 1
 """Version of the folder of a job in progress."""
 
@@ -38,7 +46,7 @@ class MapOptions:
 
     Attributes:
         devices: "all", or devices separated by commas.
-        batch: items in one run, at most.
+        batch: items in one run, at most; None: as many as a trial shows.
         part: items that are written at a time, at most.
         ordered: whether results keep the order of the inputs.
         resume: continue a job that was interrupted.
@@ -50,7 +58,7 @@ class MapOptions:
     precision: PrecisionName
     on_overflow: OnOverflow
     unsupported: Unsupported
-    batch: int
+    batch: int | None
     part: int
     ordered: bool
     resume: bool
@@ -159,11 +167,19 @@ def _run(
             first = next(rest, None)
             if first is None:
                 continue
+            todo: Iterator[Item] = chain([first], rest)
             if work is None:
                 opened = _arrays(model, options) if arrays else _pictures(model, options, tasks)
-                work = stack.enter_context(opened)
+                work, trial = stack.enter_context(opened)
+                if options.batch is None and trial is not None:
+                    size, reason, todo = sized(trial, todo, meter.total)
+                    if reason:
+                        shared = f"up to {size} items share a run"
+                        how = shared if size > 1 else "items run one by one"
+                        note(f"{how}: {reason}; choose with --batch")
+                    work = replace(work, batch=size)
                 meter.start(stack.enter_context(progress("running")))
-            job.run(work, chain([first], rest), options.ordered, meter.report)
+            job.run(work, todo, options.ordered, meter.report)
             meter.end_round()
 
 
@@ -182,11 +198,16 @@ class _Meter:
     def start(self, tell: Callable[[int, int, str], None]) -> None:
         """Begin to measure."""
         self._tell, self._begun = tell, time.monotonic()
+        self._told = self._begun
 
     def report(self, done: int, failed: int) -> None:
         """Show how many items of this round are done and failed."""
         self._done, self._failed = self._before + done, self._failed_before + failed
-        rate = self._done / max(time.monotonic() - self._begun, 1e-3)
+        now = time.monotonic()
+        if now - self._told < _TELL_EVERY_S and self._done < self.total:
+            return
+        self._told = now
+        rate = self._done / max(now - self._begun, 1e-3)
         bad = f", {self._failed} failed" if self._failed else ""
         self._tell(self._done, max(self.total, self._done), f"{number_text(rate)} items/s{bad}")
 
@@ -196,16 +217,18 @@ class _Meter:
 
 
 @contextmanager
-def _arrays(model: Path, options: MapOptions) -> Iterator[Work]:
+def _arrays(model: Path, options: MapOptions) -> Iterator[tuple[Work, Trial | None]]:
     with SessionPool(model, options.listed_devices, **options.of_sessions) as pool:
         heading(f"{model.name} on {', '.join(one.device.name for one in pool.sessions)}")
-        if options.batch > 1 and not pool.can_batch:
+        if (options.batch or 1) > 1 and not pool.can_batch:
             note("items run one by one: the network's first axis is not open")
-        yield array_work(pool, options.batch)
+        yield array_work(pool, options.batch or 1), array_trial(pool)
 
 
 @contextmanager
-def _pictures(model: Path, options: MapOptions, tasks: TaskOptions) -> Iterator[Work]:
+def _pictures(
+    model: Path, options: MapOptions, tasks: TaskOptions
+) -> Iterator[tuple[Work, Trial | None]]:
     with ExitStack() as stack:
         pipes: list[Pipeline] = []
         for device in options.listed_devices:
@@ -213,7 +236,7 @@ def _pictures(model: Path, options: MapOptions, tasks: TaskOptions) -> Iterator[
             given["tell"] = _silent if pipes else note
             pipes.append(stack.enter_context(pipeline(tasks.task, model, **given)))
         heading(f"{model.name} on {', '.join(one.device for one in pipes)}: {pipes[0].task}")
-        yield picture_work(pipes, options.batch)
+        yield picture_work(pipes, options.batch or 1), picture_trial(pipes[0])
 
 
 def _silent(text: str) -> None:
@@ -226,9 +249,11 @@ def _show(output: Path, summary: Summary, seconds: float) -> None:
         note(f"{plural(summary.skipped, 'item')} had been done before")
     if summary.failed:
         note(f"{plural(summary.failed, 'item')} failed: {error_file(output)} has the reasons")
+    if summary.repeated:
+        note(f"{plural(summary.repeated, 'run')} failed, and were repeated item by item")
     document("map", {
         "output": str(output), "written": summary.written, "failed": summary.failed,
-        "skipped": summary.skipped, "seconds": seconds,
+        "skipped": summary.skipped, "repeated_runs": summary.repeated, "seconds": seconds,
         "errors": str(error_file(output)) if summary.failed else None,
     })  # fmt: skip
     if not summary.written:

@@ -258,6 +258,11 @@ class PicturePipeline(Pipeline, Generic[ResultT]):
         """Whether an image takes a single run without further inputs."""
         return type(self)._flow is PicturePipeline._flow
 
+    @property
+    def shares_runs(self) -> bool:
+        """Whether the shapes let several images share a run."""
+        return self._is_plain and self.network.batch is None
+
     def alike(self, picture: Picture) -> Hashable:
         """Return a key; `together` can run images with equal keys at once: their prepared size."""
         return self.network.processor.placed(picture).canvas if self._is_plain else None

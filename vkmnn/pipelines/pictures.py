@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+import threading
 import warnings
 import zlib
 from io import BytesIO
@@ -27,6 +28,38 @@ _BAD = (
 _ANIMATED = ("GIF", "PNG", "WEBP", "TIFF", "AVIF")
 """Formats whose further frames are other images; those of MPO show the same one."""
 _WIDE = ("I;16", "I;16B", "I;16L", "I;16N")
+_ORIENTATION = 0x0112
+"""The EXIF tag."""
+
+
+class _Quiet:
+    """No warnings about large images and odd metadata while any thread reads an image.
+
+    `warnings.catch_warnings` alone restores the filters of another thread, and may leave all
+    warnings off.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._caught = warnings.catch_warnings()
+        self._readers = 0
+
+    def __enter__(self) -> None:
+        with self._lock:
+            if not self._readers:
+                self._caught = warnings.catch_warnings()
+                self._caught.__enter__()
+                warnings.simplefilter("ignore")
+            self._readers += 1
+
+    def __exit__(self, *_: object) -> None:
+        with self._lock:
+            self._readers -= 1
+            if not self._readers:
+                self._caught.__exit__(None, None, None)
+
+
+_QUIET = _Quiet()
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -113,10 +146,8 @@ def _from_file(path: Path, text: str) -> Picture:
 
 def _decoded(source: Any, what: str) -> Array:
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # no warnings about large images and odd metadata
-            with pil().open(source) as image:
-                return _pixels(image, what)
+        with _QUIET, pil().open(source) as image:
+            return _pixels(image, what)
     except VkmnnError:
         raise
     except Exception as error:
@@ -147,13 +178,14 @@ def _pixels(image: Any, what: str) -> Array:
 
 def rgb_of(image: Any) -> Array:
     """Return a PIL image as uint8 [height, width, 3], in its EXIF orientation."""
-    turned = need("PIL.ImageOps", "reading images", "images").exif_transpose(image)
-    image = image if turned is None else turned
+    image.load()
+    if image.getexif().get(_ORIENTATION, 1) != 1:
+        image = need("PIL.ImageOps", "reading images", "images").exif_transpose(image) or image
     if image.mode in _WIDE or image.mode in ("I", "F"):
         return _from_array(np.asarray(image))
     if image.mode == "P" and "transparency" in image.info:
         image = image.convert("RGBA")
-    return np.ascontiguousarray(np.asarray(image.convert("RGB")))
+    return np.ascontiguousarray(np.asarray(image if image.mode == "RGB" else image.convert("RGB")))
 
 
 def opaque(image: Any) -> Any:

@@ -10,6 +10,7 @@ from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
+from vkmnn.base.row_proofs import are_close, other_than
 from vkmnn.errors import (
     BudgetError,
     DeviceLimitError,
@@ -22,10 +23,8 @@ from vkmnn.inference_session import NodeArg
 from vkmnn.ir import Array
 from vkmnn.serve.joining import (
     Batching,
-    are_close,
     joined,
     key_of,
-    other_than,
     reason_against,
     rows_of,
     split,

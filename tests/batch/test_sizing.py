@@ -1,0 +1,103 @@
+"""How many items share a run by default: as many as do not change results, within bounds."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from vkmnn.batch.sizing import MOST, Trial, sized
+from vkmnn.errors import DeviceLostError, InvalidInputError, OutOfDeviceMemoryError, VkmnnError
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+
+ONES = np.ones((1, 4), np.float32)
+
+
+def trial(function: Callable[[Array], Array], item: Array = ONES) -> Any:
+    """Return the choice for a function of a batch, and the sizes of its runs."""
+    sizes: list[int] = []
+
+    def run(feeds: Any) -> list[Array]:
+        sizes.append(len(feeds["x"]))
+        return [function(feeds["x"])]
+
+    def feeds(one: Any) -> Any:
+        if isinstance(one, VkmnnError):
+            raise one
+        return None if one is None else {"x": one}
+
+    items = [InvalidInputError("damaged"), None, item, item]
+    size, reason, rest = sized(Trial(feeds, run), items, 1000)
+    assert all(one is other for one, other in zip(rest, items, strict=True))
+    return size, reason, sizes
+
+
+def test_independent_rows_share_runs() -> None:
+    size, reason, sizes = trial(lambda x: x * 2)
+    assert (size, sizes) == (MOST, [1, 1, MOST])
+    assert reason == "more gain little"
+
+
+def test_items_of_several_rows_are_joined() -> None:
+    assert trial(lambda x: x * 2, np.ones((3, 4), np.float32))[2] == [3, 3, 3 * MOST]
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: x - x.mean(0, keepdims=True),
+        lambda x: x.sum(0),
+        lambda x: x[:1],
+        lambda x: x.sum(),
+        lambda x: np.argsort(x[:, 0]),
+    ],
+)
+def test_rows_that_depend_on_each_other_run_alone(function: Callable[[Array], Array]) -> None:
+    size, reason, _ = trial(function)
+    assert size == 1
+    assert "depend on the others" in reason
+
+
+def test_bounds_of_memory_and_time() -> None:
+    assert trial(lambda x: x, np.ones((1, 1 << 20), np.float32))[:2] == (4, "they are large")
+    assert trial(lambda x: x, np.ones((1, 1 << 23), np.float32))[0] == 1
+    assert trial(lambda x: (time.sleep(0.05), x)[1])[:2] == (4, "each takes long")
+
+
+def failing(error: VkmnnError, above: int) -> Callable[[Array], Array]:
+    def run(x: Array) -> Array:
+        if len(x) > above:
+            raise error
+        return x
+
+    return run
+
+
+def test_failures_lower_the_size() -> None:
+    size, reason, sizes = trial(failing(OutOfDeviceMemoryError("full"), 8))
+    assert (size, sizes) == (8, [1, 1, 32, 16, 8])
+    assert "memory" in reason
+    assert trial(failing(InvalidInputError("fixed inside"), 1))[:2] == (
+        1, "a run of 32 failed: fixed inside",
+    )  # fmt: skip
+    assert trial(failing(InvalidInputError("wrong"), 0))[0] == 1
+    with pytest.raises(DeviceLostError):
+        trial(failing(DeviceLostError("gone"), 1))
+
+
+def test_items_that_tell_nothing_run_alone() -> None:
+    """Equal whole numbers are the same in any order."""
+    size, reason, sizes = trial(lambda x: x, np.ones((1, 4), np.int64))
+    assert (size, sizes) == (1, [])
+    assert "do not tell" in reason
+
+
+def test_short_jobs_take_no_trial() -> None:
+    items = [1, 2]
+    size, reason, rest = sized(Trial(lambda _: pytest.fail("it was read"), lambda _: []), items, 15)
+    assert (size, reason, list(rest)) == (1, "", items)
