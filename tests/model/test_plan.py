@@ -430,9 +430,10 @@ def test_no_vulkan_is_needed() -> None:
     assert "predicted" in done.stdout
 
 
-@pytest.mark.parametrize(("bits", "columns"), [(4, 11264), (8, 4099)])
-def test_prompts_unpack_weights_as_matrices_read_them(bits: int, columns: int) -> None:
-    """No transposition between: quantised values lie along K, as cooperative matrices read them."""
+def quantised_product(
+    rows: int, columns: int, bits: int = 4, profile: str = "nvidia-h200"
+) -> list[str]:
+    """Return the kernels of a product with quantised weights, stored in float16."""
     codes = np.zeros((columns, 64, 4 * bits), np.uint8)
     node = onnx.helper.make_node(
         "MatMulNBits", ["x", "codes", "scales"], ["y"], domain="com.microsoft", K=2048, N=columns,
@@ -441,18 +442,46 @@ def test_prompts_unpack_weights_as_matrices_read_them(bits: int, columns: int) -
     kind = onnx.TensorProto.FLOAT
     graph = onnx.helper.make_graph(
         [node], "g",
-        [onnx.helper.make_tensor_value_info("x", kind, (128, 2048))],
-        [onnx.helper.make_tensor_value_info("y", kind, (128, columns))],
+        [onnx.helper.make_tensor_value_info("x", kind, (rows, 2048))],
+        [onnx.helper.make_tensor_value_info("y", kind, (rows, columns))],
         [onnx.numpy_helper.from_array(codes, "codes"),
          onnx.numpy_helper.from_array(np.ones((columns, 64), np.float32), "scales")],
     )  # fmt: skip
     opsets = [onnx.helper.make_opsetid("", 21), onnx.helper.make_opsetid("com.microsoft", 1)]
     made = onnx.helper.make_model(graph, opset_imports=opsets, ir_version=10)
-    given = {"x": np.zeros((128, 2048), np.float32)}
-    steps = plan_for(load_network(made), "nvidia-h200", "normal", given, places=True).forecast.steps
-    names = [step.kernel for step in steps if not step.kernel.startswith("convert")]
+    given = {"x": np.zeros((rows, 2048), np.float32)}
+    steps = plan_for(load_network(made), profile, "normal", given, places=False).forecast.steps
+    return [step.kernel for step in steps if not step.kernel.startswith("convert")]
+
+
+@pytest.mark.parametrize(("rows", "columns", "bits"), [(128, 4099, 8), (2048, 11264, 4)])
+def test_prompts_unpack_weights_as_matrices_read_them(rows: int, columns: int, bits: int) -> None:
+    """No transposition between: quantised values lie along K, as cooperative matrices read them."""
+    names = quantised_product(rows, columns, bits)
     assert [name.split("_")[:2] for name in names] == [["unpack", "codes"], ["matmul", "coop"]]
     assert f"unpack_codes_{bits}_columns" in names[0]
+
+
+@pytest.mark.parametrize("bits", [4, 8])
+@pytest.mark.parametrize(
+    ("profile", "rows", "suffix"),
+    [
+        ("nvidia-h200", (16, 32, 64, 128, 512), ""),
+        ("radeon-rx-7900-xtx", (16, 64, 512), ""),
+        ("radeon-rx-9070-xt", (32, 64, 512), "m16x16x16s64"),
+    ],
+)
+def test_matrices_read_quantised_weights(
+    bits: int, profile: str, rows: tuple[int, ...], suffix: str
+) -> None:
+    """A prompt's product, and that of a step of several texts, is one dispatch."""
+    for count in rows:
+        (name,) = quantised_product(count, 11264, bits, profile)
+        assert name.startswith("matmul_coop_")
+        assert name.endswith(f"_{bits}_4")
+        assert suffix in name
+    (name,) = quantised_product(1, 11264, bits, profile)
+    assert name.startswith("matmul_codes_dot")
 
 
 def test_matrices_that_are_not_worthwhile_stay_unused() -> None:

@@ -19,6 +19,8 @@ CHUNK = 32
 HALF = 16
 """Values of a block if a chunk holds two."""
 LANES = 8
+FLOAT_BITS = {DType.FLOAT16: 16, DType.FLOAT32: 32}
+"""Bits of scales and of zero points that are floats."""
 _WORD = np.dtype("<u4")
 
 
@@ -84,6 +86,14 @@ class PackedCodes:
     scales: Tensor
     zeros: Tensor
     spec: dict[str, int | bool]
+
+
+def bits_per_weight(form: CodeForm, scales: Tensor, zeros: Tensor | None) -> float:
+    """Return the bits of a weight in memory, with its share of scales and zero points."""
+    numbers = FLOAT_BITS[scales.dtype]
+    if zeros is not None:
+        numbers += FLOAT_BITS.get(zeros.dtype, form.bits)
+    return form.bits + numbers / form.block
 
 
 def pack_codes(
