@@ -430,28 +430,67 @@ def test_no_vulkan_is_needed() -> None:
     assert "predicted" in done.stdout
 
 
-def quantised_product(
-    rows: int, columns: int, bits: int = 4, profile: str = "nvidia-h200"
-) -> list[str]:
-    """Return the kernels of a product with quantised weights, stored in float16."""
-    codes = np.zeros((columns, 64, 4 * bits), np.uint8)
+def planned_product(
+    rows: int,
+    columns: int,
+    bits: int = 4,
+    profile: str = "nvidia-h200",
+    *,
+    half: bool = False,
+    zeros: bool = False,
+    places: bool = False,
+) -> Planned:
+    """Return the plan of a product with quantised weights, stored in float16.
+
+    Args:
+        rows: of the left operand, of 2,048 elements each.
+        columns: of the weights.
+        bits: of a weight.
+        profile: the device.
+        half: the file has float16 numbers.
+        zeros: there are zero points.
+        places: also place the tensors.
+    """
+    dtype = np.float16 if half else np.float32
+    arrays = {
+        "codes": np.zeros((columns, 64, 4 * bits), np.uint8),
+        "scales": np.ones((columns, 64), dtype),
+        **({"zeros": np.zeros((columns, 8 * bits), np.uint8)} if zeros else {}),
+    }
     node = onnx.helper.make_node(
-        "MatMulNBits", ["x", "codes", "scales"], ["y"], domain="com.microsoft", K=2048, N=columns,
+        "MatMulNBits", ["x", *arrays], ["y"], domain="com.microsoft", K=2048, N=columns,
         bits=bits, block_size=32,
     )  # fmt: skip
-    kind = onnx.TensorProto.FLOAT
+    kind = onnx.helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
     graph = onnx.helper.make_graph(
         [node], "g",
         [onnx.helper.make_tensor_value_info("x", kind, (rows, 2048))],
         [onnx.helper.make_tensor_value_info("y", kind, (rows, columns))],
-        [onnx.numpy_helper.from_array(codes, "codes"),
-         onnx.numpy_helper.from_array(np.ones((columns, 64), np.float32), "scales")],
+        [onnx.numpy_helper.from_array(array, name) for name, array in arrays.items()],
     )  # fmt: skip
     opsets = [onnx.helper.make_opsetid("", 21), onnx.helper.make_opsetid("com.microsoft", 1)]
     made = onnx.helper.make_model(graph, opset_imports=opsets, ir_version=10)
-    given = {"x": np.zeros((rows, 2048), np.float32)}
-    steps = plan_for(load_network(made), profile, "normal", given, places=False).forecast.steps
+    given = {"x": np.zeros((rows, 2048), dtype)}
+    return plan_for(load_network(made), profile, "normal", given, places=places)
+
+
+def quantised_product(
+    rows: int, columns: int, bits: int = 4, profile: str = "nvidia-h200"
+) -> list[str]:
+    """Return the kernels of a product with quantised weights."""
+    steps = planned_product(rows, columns, bits, profile).forecast.steps
     return [step.kernel for step in steps if not step.kernel.startswith("convert")]
+
+
+@pytest.mark.parametrize("zeros", [False, True])
+@pytest.mark.parametrize("bits", [4, 8])
+def test_float16_scales_stay_so_in_memory(bits: int, zeros: bool) -> None:
+    """4.5 bits instead of 5 for a weight of 4 bits, and as much for its zero point as before."""
+    weights = 2048 * 256
+    points = bits / 32 if zeros else 0
+    for half, scale_bits in ((True, 16), (False, 32)):
+        planned = planned_product(1, 256, bits, half=half, zeros=zeros, places=True)
+        assert planned.memory.constants == weights * (bits + scale_bits / 32 + points) // 8
 
 
 @pytest.mark.parametrize(("rows", "columns", "bits"), [(128, 4099, 8), (2048, 11264, 4)])

@@ -108,6 +108,9 @@ def _normed_and_gated(bits: int) -> Iterator[Case]:
         yield op_case("MatMulNBits", attrs, inputs, constant=(1, 4, 5, 6), rtol=1e-4, atol=1e-3)
 
 
+_HALVES = {"scales": "halves"}
+"""What keeps float16 scales so on every device."""
+
 # How scales and zeros are stored: float32 with arbitrary float zeros, and float16 with or without
 # such zeros.
 _NUMBERS = (
@@ -135,8 +138,11 @@ def _float_numbers(bits: int) -> Iterator[Case]:
         plain = _weights(columns, depth, block, bits, zeros=False)
         codes, scales, zeros = _with_numbers(plain, half, floats)
         attrs = MatMulNBitsAttrs(bits, block, depth, columns)
+        if half is np.float16 and not floats and len(rows) == 1:
+            zeros = _weights(columns, depth, block, bits, zeros=True)[2]
         inputs = [whole(*rows, depth) / 8, codes, None, None, scales, zeros]
-        yield op_case("MatMulNBits", attrs, inputs, constant=(1, 4, 5), rtol=1e-5, atol=1e-3)
+        case = op_case("MatMulNBits", attrs, inputs, constant=(1, 4, 5), rtol=1e-5, atol=1e-3)
+        yield replace(case, takes=_HALVES)
 
 
 @shader_cases("matmul_codes")
@@ -227,7 +233,7 @@ def coded_tiles(variant: Variant) -> Iterator[Case]:
     for each in cases:
         parts = used_parts(tile.steps(each.depth), 3) if split else 1
         kernel = CodedCoop(tile, parts, each.normed and not split)
-        yield replace(each.case(bits), takes={"codes": kernel})
+        yield replace(each.case(bits), takes={"codes": kernel, **_HALVES})
 
 
 _TABLES: tuple[tuple[int, int, int, Shape], ...] = (
@@ -252,7 +258,8 @@ def tables(bits: int) -> Iterator[Case]:
         codes, scales, zeros = _with_numbers((codes, scales, None), half, floats)
         wide = replace(attrs, wide=True)
         inputs = [codes, index, scales, zeros]
-        yield op_case("GatherNBits", wide, inputs, constant=(0, 2, 3), rtol=0, atol=0)
+        case = op_case("GatherNBits", wide, inputs, constant=(0, 2, 3), rtol=0, atol=0)
+        yield replace(case, takes=_HALVES)
 
 
 @shader_cases("gate_columns")
