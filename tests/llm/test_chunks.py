@@ -13,6 +13,7 @@ import vkmnn
 from tests.llm import tiny
 from vkmnn.errors import OutOfDeviceMemoryError
 from vkmnn.llm.chunks import CHUNKS, LARGE_CHUNKS, ChunkWork, chunk_sizes, next_chunk, work_of
+from vkmnn.llm.decoder import texts_at_once
 from vkmnn.llm.sequence import Sequence
 from vkmnn.runtime.device import enumerate_devices, open_profile
 from vkmnn.runtime.device_info import DeviceType
@@ -113,6 +114,17 @@ def test_padding_less_than_doubles_large_chunks(left: int, want: list[int]) -> N
         sizes.append(next_chunk(left, (*CHUNKS, *LARGE_CHUNKS)))
         left -= sizes[-1]
     assert sizes == want
+
+
+def test_many_texts_share_a_step_where_matrices_multiply_their_rows() -> None:
+    gpu = open_profile(GPU).info
+    text = 100 << 20  # bytes of caches
+    assert texts_at_once(gpu, "normal", text) == texts_at_once(gpu, "low", text) == 64
+    assert texts_at_once(gpu, "high", text) == 8
+    assert texts_at_once(replace(gpu, memory_bytes=16 << 30), "normal", text) == 32
+    assert texts_at_once(replace(gpu, memory_bytes=1 << 30), "normal", text) == 8
+    assert texts_at_once(replace(gpu, cooperative_matrices=()), "normal", text) == 8
+    assert texts_at_once(replace(gpu, type=DeviceType.CPU), "normal", text) == 8
 
 
 def test_large_chunks_are_for_gpus_with_time_and_memory_for_them() -> None:

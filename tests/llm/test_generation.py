@@ -133,6 +133,22 @@ def test_text_streams_and_stops(model: LanguageModel) -> None:
     assert model.generate("the quick", 24).text == whole.text
 
 
+def test_more_texts_share_a_step_on_some_devices(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on GPUs with matrices; each gets the tokens that it gets alone."""
+    monkeypatch.setattr("vkmnn.llm.decoder.texts_at_once", lambda *_: 16)
+    prompts = [[5 + number, 9, 20, number] for number in range(11)]
+    with vkmnn.llm.load(folder) as model:
+        assert model.texts_at_once == 16
+        together = [one.tokens for one in model.generate(prompts, 3)]
+        pool = model._decoder._pool
+        assert pool is not None
+        assert pool._places == 16
+        for number in (0, 10):
+            assert together[number] == model.generate(prompts[number], 3).tokens
+
+
 def test_seeds_and_batches(model: LanguageModel) -> None:
     one = model.generate("the lazy", 12, temperature=1.0, seed=3)
     assert one.tokens == model.generate("the lazy", 12, temperature=1.0, seed=3).tokens

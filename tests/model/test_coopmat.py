@@ -26,7 +26,7 @@ def coopmat(validation: bool) -> Iterator[None]:
         pytest.skip("no Vulkan device")
     device = devices.open_device("auto", validation=validation)
     if matrix_of(device.info) is None:
-        bench = bench_for(mutation.find("matmul_coop_16x32w16x32k4_128_0_4"), device)
+        bench = bench_for(mutation.find("matmul_coop_16x32w16x32k4_128_0_0_4"), device)
         if isinstance(bench, str):
             pytest.skip(bench)
         device = bench.device

@@ -430,29 +430,97 @@ def test_no_vulkan_is_needed() -> None:
     assert "predicted" in done.stdout
 
 
-@pytest.mark.parametrize(("bits", "columns"), [(4, 11264), (8, 4099)])
-def test_prompts_unpack_weights_as_matrices_read_them(bits: int, columns: int) -> None:
-    """No transposition between: quantised values lie along K, as cooperative matrices read them."""
-    codes = np.zeros((columns, 64, 4 * bits), np.uint8)
+def planned_product(
+    rows: int,
+    columns: int,
+    bits: int = 4,
+    profile: str = "nvidia-h200",
+    *,
+    half: bool = False,
+    zeros: bool = False,
+    places: bool = False,
+) -> Planned:
+    """Return the plan of a product with quantised weights, stored in float16.
+
+    Args:
+        rows: of the left operand, of 2,048 elements each.
+        columns: of the weights.
+        bits: of a weight.
+        profile: the device.
+        half: the file has float16 numbers.
+        zeros: there are zero points.
+        places: also place the tensors.
+    """
+    dtype = np.float16 if half else np.float32
+    arrays = {
+        "codes": np.zeros((columns, 64, 4 * bits), np.uint8),
+        "scales": np.ones((columns, 64), dtype),
+        **({"zeros": np.zeros((columns, 8 * bits), np.uint8)} if zeros else {}),
+    }
     node = onnx.helper.make_node(
-        "MatMulNBits", ["x", "codes", "scales"], ["y"], domain="com.microsoft", K=2048, N=columns,
+        "MatMulNBits", ["x", *arrays], ["y"], domain="com.microsoft", K=2048, N=columns,
         bits=bits, block_size=32,
     )  # fmt: skip
-    kind = onnx.TensorProto.FLOAT
+    kind = onnx.helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
     graph = onnx.helper.make_graph(
         [node], "g",
-        [onnx.helper.make_tensor_value_info("x", kind, (128, 2048))],
-        [onnx.helper.make_tensor_value_info("y", kind, (128, columns))],
-        [onnx.numpy_helper.from_array(codes, "codes"),
-         onnx.numpy_helper.from_array(np.ones((columns, 64), np.float32), "scales")],
+        [onnx.helper.make_tensor_value_info("x", kind, (rows, 2048))],
+        [onnx.helper.make_tensor_value_info("y", kind, (rows, columns))],
+        [onnx.numpy_helper.from_array(array, name) for name, array in arrays.items()],
     )  # fmt: skip
     opsets = [onnx.helper.make_opsetid("", 21), onnx.helper.make_opsetid("com.microsoft", 1)]
     made = onnx.helper.make_model(graph, opset_imports=opsets, ir_version=10)
-    given = {"x": np.zeros((128, 2048), np.float32)}
-    steps = plan_for(load_network(made), "nvidia-h200", "normal", given, places=True).forecast.steps
-    names = [step.kernel for step in steps if not step.kernel.startswith("convert")]
+    given = {"x": np.zeros((rows, 2048), dtype)}
+    return plan_for(load_network(made), profile, "normal", given, places=places)
+
+
+def quantised_product(
+    rows: int, columns: int, bits: int = 4, profile: str = "nvidia-h200"
+) -> list[str]:
+    """Return the kernels of a product with quantised weights."""
+    steps = planned_product(rows, columns, bits, profile).forecast.steps
+    return [step.kernel for step in steps if not step.kernel.startswith("convert")]
+
+
+@pytest.mark.parametrize("zeros", [False, True])
+@pytest.mark.parametrize("bits", [4, 8])
+def test_float16_scales_stay_so_in_memory(bits: int, zeros: bool) -> None:
+    """4.5 bits instead of 5 for a weight of 4 bits, and as much for its zero point as before."""
+    weights = 2048 * 256
+    points = bits / 32 if zeros else 0
+    for half, scale_bits in ((True, 16), (False, 32)):
+        planned = planned_product(1, 256, bits, half=half, zeros=zeros, places=True)
+        assert planned.memory.constants == weights * (bits + scale_bits / 32 + points) // 8
+
+
+@pytest.mark.parametrize(("rows", "columns", "bits"), [(128, 4099, 8), (2048, 11264, 4)])
+def test_prompts_unpack_weights_as_matrices_read_them(rows: int, columns: int, bits: int) -> None:
+    """No transposition between: quantised values lie along K, as cooperative matrices read them."""
+    names = quantised_product(rows, columns, bits)
     assert [name.split("_")[:2] for name in names] == [["unpack", "codes"], ["matmul", "coop"]]
     assert f"unpack_codes_{bits}_columns" in names[0]
+
+
+@pytest.mark.parametrize("bits", [4, 8])
+@pytest.mark.parametrize(
+    ("profile", "rows", "suffix"),
+    [
+        ("nvidia-h200", (16, 32, 64, 128, 512), ""),
+        ("radeon-rx-7900-xtx", (16, 64, 512), ""),
+        ("radeon-rx-9070-xt", (32, 64, 512), "m16x16x16s64"),
+    ],
+)
+def test_matrices_read_quantised_weights(
+    bits: int, profile: str, rows: tuple[int, ...], suffix: str
+) -> None:
+    """A prompt's product, and that of a step of several texts, is one dispatch."""
+    for count in rows:
+        (name,) = quantised_product(count, 11264, bits, profile)
+        assert name.startswith("matmul_coop_")
+        assert name.endswith(f"_{bits}_4")
+        assert suffix in name
+    (name,) = quantised_product(1, 11264, bits, profile)
+    assert name.startswith("matmul_codes_dot")
 
 
 def test_matrices_that_are_not_worthwhile_stay_unused() -> None:

@@ -118,7 +118,7 @@ def test_texel_buffers(
 
 
 SHARED = "conv_shared_32x32_0_f32"
-COOPMAT_KERNEL = "matmul_coop_64x64w32x32k1_64_0_1"
+COOPMAT_KERNEL = "matmul_coop_64x64w32x32k1_64_0_0_1"
 
 
 @pytest.mark.parametrize(

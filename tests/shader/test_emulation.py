@@ -111,7 +111,7 @@ def test_stand_ins_are_compiled_once() -> None:
 # --- cooperative matrices -------------------------------------------------------------------------
 
 
-def rendered_matmul(name: str = "matmul_coop_64x32w32x32k4_128_0_4") -> Rendered:
+def rendered_matmul(name: str = "matmul_coop_64x32w32x32k4_128_0_0_4") -> Rendered:
     (found,) = (v for v in expand(load_entries(GLSL, frozenset(["matmul_coop"]))) if v.name == name)
     return Renderer(GLSL).render(found, emulated=True)
 

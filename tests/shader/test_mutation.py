@@ -153,7 +153,7 @@ def test_every_known_equivalent_is_still_a_mutant() -> None:
 def test_representatives_are_what_the_device_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     if not enumerate_devices():
         pytest.skip("no Vulkan device")
-    some = [find("unary_map_f32_buffer"), find("matmul_coop_16x32w16x32k4_128_0_1")]
+    some = [find("unary_map_f32_buffer"), find("matmul_coop_16x32w16x32k4_128_0_0_1")]
     some += [v for v in variants() if v.template == "softmax_rows"]
     monkeypatch.setattr(mutation, "variants", lambda: some)
     with closing(open_device()) as device:

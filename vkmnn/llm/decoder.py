@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -21,11 +22,15 @@ from vkmnn.llm.chunks import CHUNKS, chunk_sizes, work_of
 from vkmnn.llm.layout import Layout
 from vkmnn.llm.networks import ROWS, decoder_graph, of_one_text
 from vkmnn.opening import OpenSession, open_model
-from vkmnn.runtime.device_info import DeviceType
-from vkmnn.schedule_config import ScheduleConfig
+from vkmnn.runtime.device_info import DeviceInfo, DeviceType
+from vkmnn.schedule_config import STORAGE, Precision, ScheduleConfig
 
 MAX_BATCH = 8
 """Maximum texts per decode step: kernels process as many rows in little more time than one."""
+LARGE_BATCH = 64
+"""The same where cooperative matrices multiply the rows."""
+CACHES_SHARE = 1 / 4
+"""Of the device's memory, for the caches of more than `MAX_BATCH` texts."""
 
 DEFAULT_CAPACITY = 4096
 SORTED_BY_CPUS = 4096
@@ -45,6 +50,7 @@ class Decoder:
 
     Attributes:
         chunks: numbers of tokens that a run of a prompt may have, in ascending order.
+        texts: maximum number of texts that share a step.
 
     Raises:
         ModelFileError: the network is not a decoder with caches of a known layout.
@@ -92,7 +98,9 @@ class Decoder:
         graph = of_one_text(graph, self._roles, self._pairs)
         self._network, self.open = self._opened(graph, config, budget)
         try:
-            self._pool = CachePool(self.open.core.program, MAX_BATCH) if self._batches() else None
+            cache_bytes = self._cache_bytes(inputs)
+            self.texts = texts_at_once(self.open.device, self.open.precision, cache_bytes)
+            self._pool = CachePool(self.open.core.program, self.texts) if self._batches() else None
             self.chunks = self._chunks()
         except BaseException:
             self.close()
@@ -113,6 +121,12 @@ class Decoder:
         """
         coded = any(op.type == "MatMulNBits" for op in self._network.graph.ops)
         return not (coded and self._is_cpu())
+
+    def _cache_bytes(self, inputs: dict[str, TensorInfo]) -> int:
+        """Return the size of a text's caches at full capacity, in float16."""
+        sizes = (inputs[name].shape or () for name in self._pairs)
+        elements = (prod(size for size in shape if isinstance(size, int)) for shape in sizes)
+        return 2 * self.capacity * sum(elements)
 
     def _chunks(self) -> tuple[int, ...]:
         if not self.picks_rows:  # a chunk computes the logits of all its tokens
@@ -135,7 +149,7 @@ class Decoder:
 
         Args:
             waits: how to wait for its steps.
-            shared: whether it is among the `MAX_BATCH` whose steps may be batched.
+            shared: whether it is among the `texts` whose steps may be batched.
         """
         core = self.open.core
         state = open_state(core, self._pairs, self.capacity, {}, self._check, waits)
@@ -191,6 +205,25 @@ class Decoder:
     def close(self) -> None:
         """Release the device's memory."""
         self.open.core.close()
+
+
+def texts_at_once(info: object, stored: Precision, cache_bytes: int) -> int:
+    """Return the maximum texts per decode step, a power of two.
+
+    Cooperative matrices multiply float16 numbers. Without them, every eight further texts would
+    read the weights once more.
+
+    Args:
+        info: the device.
+        stored: the precision of the session.
+        cache_bytes: size of the caches of a text that is as long as possible.
+    """
+    if not isinstance(info, DeviceInfo) or info.type is DeviceType.CPU:
+        return MAX_BATCH
+    if STORAGE[stored][0] != "f16" or not info.cooperative_matrices:
+        return MAX_BATCH
+    room = int(CACHES_SHARE * info.memory_bytes) // max(cache_bytes, 1)
+    return min(LARGE_BATCH, max(MAX_BATCH, (1 << room.bit_length()) >> 1))
 
 
 def _role(name: str, names: Any) -> str:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from vkmnn.arguments import checked_number
 from vkmnn.base.closing import Closing
 from vkmnn.errors import InvalidInputError, ModelFileError
-from vkmnn.llm.decoder import MAX_BATCH, Decoder
+from vkmnn.llm.decoder import Decoder
 from vkmnn.llm.generation import Generated, Generation, Options, Settings, Sharing
 from vkmnn.llm.grammar import Grammar
 from vkmnn.llm.layout import Layout
@@ -91,6 +91,11 @@ class LanguageModel(Closing):
     def has_tokenizer(self) -> bool:
         """Whether the folder has one."""
         return Tokenizer.is_in(self.layout.folder, self.layout.keys)
+
+    @property
+    def texts_at_once(self) -> int:
+        """The number of texts that are generated at a time; others wait."""
+        return self._decoder.texts
 
     @property
     def vocabulary(self) -> int:
@@ -277,7 +282,7 @@ class LanguageModel(Closing):
         return self.tokenizer if self.has_tokenizer else None
 
     def _batch(self, prompts: list[list[int]], options: Options) -> list[Generated]:
-        """Generate several texts, a token of each in turn, `MAX_BATCH` at a time."""
+        """Generate several texts, a token of each in turn, as many at a time as share a step."""
         results: list[Generated] = []
         going: list[Generator[str, None, None]] = []
         waiting = deque(enumerate(prompts))
@@ -319,7 +324,7 @@ class LanguageModel(Closing):
 
     def _take(self, tokens: Sequence[int]) -> Cached:
         with self._change:
-            while not self._free and self._made >= MAX_BATCH:
+            while not self._free and self._made >= self.texts_at_once:
                 self._change.wait()
             if self._free:
                 best = max(self._free, key=lambda one: one.shared(tokens))  # otherwise the oldest
@@ -355,7 +360,7 @@ class LanguageModel(Closing):
     def _has_free(self) -> bool:
         """Return whether caches are free or can be created."""
         with self._change:
-            return bool(self._free) or self._made < MAX_BATCH
+            return bool(self._free) or self._made < self.texts_at_once
 
     def _give_back(self, sequence: Cached) -> None:
         with self._change:

@@ -15,10 +15,11 @@ class Work:
 
     Args:
         waiting: maximum waiting jobs of each kind.
+        texts: maximum texts that are generated at a time; each model must take as many.
     """
 
-    def __init__(self, waiting: int) -> None:
-        self.texts = Turns(waiting, MAX_BATCH, "vkmnn-serve", left=_prompt_left)
+    def __init__(self, waiting: int, texts: int = MAX_BATCH) -> None:
+        self.texts = Turns(waiting, texts, "vkmnn-serve", left=_prompt_left)
         self.tokenising = Turns(waiting, 1, "vkmnn-serve-tokens")
         self.embedding = Turns(waiting, MAX_BATCH, "vkmnn-serve-vectors")
 

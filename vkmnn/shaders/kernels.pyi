@@ -2301,6 +2301,7 @@ MatmulCoopTile: TypeAlias = Literal[
 ]
 MatmulCoopStep: TypeAlias = Literal[64, 32, 128, 96, 256]
 MatmulCoopSplit: TypeAlias = Literal[0, 1]
+MatmulCoopBits: TypeAlias = Literal[0, 4, 8]
 MatmulCoopAligned: TypeAlias = Literal[4, 1]
 
 class MatmulCoopParams(Params):
@@ -2322,6 +2323,8 @@ class MatmulCoopParams(Params):
     parts: Final[int]
     epsilon: Final[float]
     mean: Final[float]
+    blocks: Final[int]
+    chunks: Final[int]
     def __init__(
         self,
         *,
@@ -2343,6 +2346,8 @@ class MatmulCoopParams(Params):
         parts: int,
         epsilon: float,
         mean: float,
+        blocks: int = 0,
+        chunks: int = 1,
     ) -> None: ...
 
 def matmul_coop(
@@ -2350,6 +2355,7 @@ def matmul_coop(
     tile: MatmulCoopTile,
     step: MatmulCoopStep,
     split: MatmulCoopSplit,
+    bits: MatmulCoopBits,
     aligned: MatmulCoopAligned,
 ) -> Shader:
     """

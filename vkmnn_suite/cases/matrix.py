@@ -27,6 +27,7 @@ from vkmnn_suite.cases.coded_rows import ROWS, coded_rows
 from vkmnn_suite.cases.convolution import PLAIN_ENDS, Maker
 from vkmnn_suite.cases.dynamic import dynamic_cases
 from vkmnn_suite.cases.normed import coop_tile_of, normed_tiles, staged_norms
+from vkmnn_suite.cases.packed import coded_tiles
 from vkmnn_suite.cases.pooled import tile_of
 from vkmnn_suite.cases.rows import taking
 
@@ -393,6 +394,9 @@ def _dots(
 @shader_cases("matmul_coop")
 def matmul_coop(variant: Variant) -> Iterator[Case]:
     """Partial tiles and steps in every direction; operands that are read in place, and packed."""
+    if variant.axes["bits"]:
+        yield from coded_tiles(variant)
+        return
     rows, columns = map(int, str(variant.axes["tile"]).split("w")[0].split("x"))
     step, small = int(variant.axes["step"]), int(variant.axes["aligned"])
     n = columns + (4 if small == 4 else 3)

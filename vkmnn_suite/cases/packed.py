@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import chain, product
 from typing import Any
 
@@ -14,6 +14,9 @@ from vkmnn.ir import Activation
 from vkmnn.ir.ops import RESIDUAL_KINDS, GatherNBitsAttrs, MatMulNBitsAttrs
 from vkmnn.testing.case import Case, Variant, op_case, op_cases, shader_cases
 from vkmnn.testing.shapes import whole
+from vkmnn.vulkan.gemm.coded import CodedCoop
+from vkmnn.vulkan.gemm.split import used_parts
+from vkmnn_suite.cases.normed import coop_tile_of
 
 Shape = tuple[int, ...]
 
@@ -105,6 +108,9 @@ def _normed_and_gated(bits: int) -> Iterator[Case]:
         yield op_case("MatMulNBits", attrs, inputs, constant=(1, 4, 5, 6), rtol=1e-4, atol=1e-3)
 
 
+_HALVES = {"scales": "halves"}
+"""What keeps float16 scales so on every device."""
+
 # How scales and zeros are stored: float32 with arbitrary float zeros, and float16 with or without
 # such zeros.
 _NUMBERS = (
@@ -132,8 +138,11 @@ def _float_numbers(bits: int) -> Iterator[Case]:
         plain = _weights(columns, depth, block, bits, zeros=False)
         codes, scales, zeros = _with_numbers(plain, half, floats)
         attrs = MatMulNBitsAttrs(bits, block, depth, columns)
+        if half is np.float16 and not floats and len(rows) == 1:
+            zeros = _weights(columns, depth, block, bits, zeros=True)[2]
         inputs = [whole(*rows, depth) / 8, codes, None, None, scales, zeros]
-        yield op_case("MatMulNBits", attrs, inputs, constant=(1, 4, 5), rtol=1e-5, atol=1e-3)
+        case = op_case("MatMulNBits", attrs, inputs, constant=(1, 4, 5), rtol=1e-5, atol=1e-3)
+        yield replace(case, takes=_HALVES)
 
 
 @shader_cases("matmul_codes")
@@ -144,6 +153,87 @@ def matmul_codes(variant: Variant) -> Iterator[Case]:
     bits = int(variant.axes["bits"])
     yield from products(bits)
     yield from _float_numbers(bits)
+
+
+@dataclass(frozen=True)
+class _Coded:
+    """A product; of whole numbers, and so exact, unless it is `normed` or `gated`.
+
+    Args:
+        rows: of the left operand, a shape.
+        depth: elements of a row.
+        columns: of the weights.
+        block: weights that share a scale.
+        zeros: "whole" or "floats"; "": none.
+        half: scales, and zero points that are floats, are float16.
+        added: with a bias and, unless `gated`, a residual.
+        normed: rows are normalised.
+        gated: columns gate others.
+    """
+
+    rows: Shape
+    depth: int
+    columns: int
+    block: int = 32
+    zeros: str = ""
+    half: bool = False
+    added: bool = False
+    normed: bool = False
+    gated: bool = False
+
+    def case(self, bits: int) -> Case:
+        """Return the product with weights of so many bits."""
+        floats = self.zeros == "floats"
+        weights = self.columns, self.depth, self.block, bits
+        codes, scales, zeros = _weights(*weights, zeros=self.zeros == "whole")
+        scales = scales * np.float32(2.0 ** (4 - bits))  # weights as large as those of 4 bits
+        if self.half or floats:
+            dtype = np.float16 if self.half else np.float32
+            codes, scales, other = _with_numbers((codes, scales, None), dtype, floats)
+            zeros = other if floats else zeros
+        bias = whole(self.columns, seed=2) if self.added else None
+        extra = self.added and not self.gated
+        residual = whole(*self.rows, self.columns, seed=3) if extra else None
+        gain = whole(self.depth, seed=4, low=1, high=4) / 4 if self.normed else None
+        activation = Activation("SILU") if self.gated else _CLAMP if extra else Activation()
+        attrs = MatMulNBitsAttrs(
+            bits,
+            self.block,
+            self.depth,
+            self.columns,
+            activation,
+            epsilon=0.25 * self.normed,
+            gated=self.gated,
+        )
+        inputs = [whole(*self.rows, self.depth) / 4, codes, bias, residual, scales, zeros, gain]
+        rtol, atol = (1e-3, 1e-2) if self.normed or self.gated else (0.0, 1e-4)
+        constant = 1, 4, 5, 6
+        return op_case("MatMulNBits", attrs, inputs, constant=constant, rtol=rtol, atol=atol)
+
+
+def coded_tiles(variant: Variant) -> Iterator[Case]:
+    """Yield products for a tile of matrices: broken tiles, steps, panels and blocks."""
+    tile, bits = coop_tile_of(variant), int(variant.axes["bits"])
+    rows, n, step = tile.rows, tile.columns + 4, tile.step
+    split = variant.axes["split"] == 1
+    long = (6 if split else 3) * step - 8
+    cases = [
+        _Coded((rows + 1,), long, n, half=True, zeros="whole", added=True),
+        _Coded((2, rows - 3), long + 5, 2 * n, 16, zeros="whole"),
+        _Coded((rows,), long - 40, n, 96, "floats", half=True, normed=True, gated=True),
+    ]
+    if not split:
+        cases += [
+            _Coded((1,), 8, 4, zeros="whole", gated=True, added=True),
+            _Coded((0,), 8, 8),
+            _Coded((5,), step, n, 64, "floats"),
+            _Coded((3,), step + 11, n, 16, half=True, normed=True),
+            _Coded((2,), step, 8, zeros="whole", normed=True, added=True),
+        ]
+    for each in cases:
+        parts = used_parts(tile.steps(each.depth), 3) if split else 1
+        kernel = CodedCoop(tile, parts, each.normed and not split)
+        yield replace(each.case(bits), takes={"codes": kernel, **_HALVES})
 
 
 _TABLES: tuple[tuple[int, int, int, Shape], ...] = (
@@ -168,7 +258,8 @@ def tables(bits: int) -> Iterator[Case]:
         codes, scales, zeros = _with_numbers((codes, scales, None), half, floats)
         wide = replace(attrs, wide=True)
         inputs = [codes, index, scales, zeros]
-        yield op_case("GatherNBits", wide, inputs, constant=(0, 2, 3), rtol=0, atol=0)
+        case = op_case("GatherNBits", wide, inputs, constant=(0, 2, 3), rtol=0, atol=0)
+        yield replace(case, takes=_HALVES)
 
 
 @shader_cases("gate_columns")

@@ -17,7 +17,8 @@ from vkmnn.testing.case import op_case
 from vkmnn.vulkan.cost.devices import cores_of
 from vkmnn.vulkan.encoder import VulkanEncoder
 from vkmnn.vulkan.executions import packed
-from vkmnn.vulkan.executions.packed import CodesProblem, DotCodes, RowCodes, candidates_of
+from vkmnn.vulkan.executions.packed import DotCodes, RowCodes, candidates_of
+from vkmnn.vulkan.gemm.coded import CodesProblem
 from vkmnn.vulkan.gemm.codes import CodeForm
 
 Array = npt.NDArray[Any]

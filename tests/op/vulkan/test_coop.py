@@ -181,7 +181,7 @@ def with_coopmat() -> Bench:
     """Return the device under test; cooperative matrices are emulated if it has none."""
     if matrix_of(device().info) is not None:
         return Bench(device(), False)
-    name = "matmul_coop_16x32w16x32k4_128_0_4"
+    name = "matmul_coop_16x32w16x32k4_128_0_0_4"
     template, axes = next((t, a) for n, t, a in BUILTIN.variants() if n == name)
     bench = bench_for(Variant(name, template, axes, BUILTIN), device())
     if isinstance(bench, str):
@@ -263,7 +263,7 @@ def test_a_product_larger_than_a_grid_is_wide() -> None:
     assert matrix is not None
     tile = TILES_OF[matrix][-1][0]
     case = Case(graph, {"x": x}, floats="f16", takes={"matmul": MatMulCoop(tile)})
-    assert f"matmul_coop_{tile.name}_128_0_4" in dispatched_by(
+    assert f"matmul_coop_{tile.name}_128_0_0_4" in dispatched_by(
         case, bench.device, Picker({}, case.takes)
     )
     assert run_case(case, bench.device, {}).error == 0

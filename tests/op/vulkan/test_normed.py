@@ -39,7 +39,7 @@ from vkmnn_suite.cases.normed import normed_case
 @pytest.fixture(scope="module")
 def matrices() -> Device:
     """Return a device with cooperative matrices, its own or emulated."""
-    bench = bench_for(mutation.find("matmul_coop_16x32w16x32k4_128_0_4"), device())
+    bench = bench_for(mutation.find("matmul_coop_16x32w16x32k4_128_0_0_4"), device())
     if isinstance(bench, str):
         pytest.skip(bench)
     return bench.device

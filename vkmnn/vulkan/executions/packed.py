@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from math import prod
+from math import inf, prod
 from typing import TypeAlias, cast
 
 import numpy as np
@@ -18,12 +18,30 @@ from vkmnn.ir.ops import GatherNBitsAttrs, MatMulNBitsAttrs
 from vkmnn.runtime.device_info import DeviceInfo
 from vkmnn.runtime.shader import Shader
 from vkmnn.shaders import kernels
+from vkmnn.vulkan.cost.codes import (
+    DOT_FLOPS,
+    DOT_OVERLAP,
+    ROW_FLOPS,
+    SLICED_FLOPS,
+    WEIGHT_FLOPS,
+    CodesLoop,
+    codes_cost,
+)
 from vkmnn.vulkan.cost.devices import cores_of
+from vkmnn.vulkan.cost.terms import Cost, Expected
 from vkmnn.vulkan.device_rules import MAX_LOOP_ROUNDS, has_fast_dots, is_gpu, rotate_lanes
 from vkmnn.vulkan.encoder import Params, VulkanEncoder, ceil_div
 from vkmnn.vulkan.execution import VulkanExecution, vulkan_execution
 from vkmnn.vulkan.float_rules import FloatOperands, FloatRule
-from vkmnn.vulkan.gemm.codes import CHUNK, PANEL, CodeForm, PackedCodes, pack_codes
+from vkmnn.vulkan.gemm.coded import CodedCoop, CodesProblem, coded_kernels, unpacked_us
+from vkmnn.vulkan.gemm.codes import (
+    CHUNK,
+    PANEL,
+    CodeForm,
+    PackedCodes,
+    bits_per_weight,
+    pack_codes,
+)
 from vkmnn.vulkan.gemm.encode import reads_rows
 from vkmnn.vulkan.gemm.epilogue import Epilogue
 from vkmnn.vulkan.gemm.job import MatMulJob, RowNorms
@@ -49,10 +67,25 @@ class CodesKernel:
     rows: kernels.MatmulCodesRows
     lanes: kernels.MatmulCodesLanes
 
+    @property
+    def loop(self) -> CodesLoop:
+        """Its work per weight."""
+        return CodesLoop(self.rows, WEIGHT_FLOPS, ROW_FLOPS)
+
+    def groups(self, problem: CodesProblem) -> tuple[int, int, int]:
+        """Return the workgroups."""
+        return problem.form.panels, ceil_div(problem.rows, self.rows), 1
+
 
 @dataclass(frozen=True, slots=True)
 class RowCodes:
     """A kernel for one row; a workgroup computes a part of a panel."""
+
+    loop = CodesLoop(1, WEIGHT_FLOPS + SLICED_FLOPS, ROW_FLOPS, DOT_OVERLAP)
+
+    def groups(self, problem: CodesProblem) -> tuple[int, int, int]:
+        """Return the workgroups."""
+        return PANEL // ROW_COLUMNS, problem.form.panels, 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,26 +95,25 @@ class DotCodes:
     columns: kernels.MatmulCodesDotColumns
     workgroups: int
 
+    loop = CodesLoop(1, 0.0, DOT_FLOPS, DOT_OVERLAP)
+
+    def groups(self, problem: CodesProblem) -> tuple[int, int, int]:
+        """Return the workgroups."""
+        return self.workgroups, problem.rows, 1
+
 
 @dataclass(frozen=True, slots=True)
 class Unpacked:
     """The weights unpacked to floats in temporary memory, then a float product."""
 
 
-@dataclass(frozen=True, slots=True)
-class CodesProblem:
-    """A product with quantised weights."""
-
-    rows: int
-    form: CodeForm
-
-
-CodesWay: TypeAlias = CodesKernel | RowCodes | DotCodes | Unpacked
+InRegisters: TypeAlias = CodesKernel | RowCodes | DotCodes
+CodesWay: TypeAlias = InRegisters | CodedCoop | Unpacked
 
 
 @vulkan_execution("MatMulNBits")
 class MatMulNBitsExecution(VulkanExecution[MatMulNBitsAttrs]):
-    """One dispatch; two to four for many rows."""
+    """One dispatch, or two; two to four if the weights are unpacked first."""
 
     def prepare(self, info: DeviceInfo) -> None:
         """Reject problems that exceed the kernels' loops, and computed weights."""
@@ -101,13 +133,23 @@ class MatMulNBitsExecution(VulkanExecution[MatMulNBitsAttrs]):
         """Record the product."""
         if 0 in self.output.shape:
             return
-        problem = CodesProblem(self._rows, self._form)
-        kernel = encoder.choose("codes", problem, candidates_of(problem, encoder))
-        packed = pack_codes(self._form, self.operand(1), self.operand(4), self.optional(5), encoder)
+        normed = self.optional(6) is not None
+        problem = CodesProblem(self._rows, self._form, normed, self.attrs.gated)
+        codes, scales, zeros = self.operand(1), self.operand(4), self.optional(5)
+        weight_bits = bits_per_weight(self._form, scales, zeros)
+        candidates = candidates_of(problem, encoder, weight_bits)
+        kernel = encoder.choose("codes", problem, candidates)
+        packed = pack_codes(self._form, codes, scales, zeros, encoder)
         if isinstance(kernel, Unpacked):
-            self._encode_unpacked(packed, encoder)
+            self._encode_unpacked(problem, packed, encoder)
+        elif isinstance(kernel, CodedCoop):
+            norms = RowNorms(self.attrs.epsilon, gain=self.optional(6)) if normed else None
+            job = replace(self._job(packed.codes, self.operand(0)), norms=norms)
+            kernel.record(problem, replace(job, gated=problem.gated), packed, encoder)
+            encoder.expect(lambda: kernel.predict(problem, weight_bits, encoder))
         else:
-            self._encode_codes(kernel, packed, encoder)
+            self._encode_codes(kernel, problem, packed, encoder)
+            encoder.expect(lambda: Expected(_cost(kernel, problem, weight_bits, encoder.info)))
 
     def _job(self, weights: Tensor, x: Tensor) -> MatMulJob:
         attrs = self.attrs
@@ -117,7 +159,9 @@ class MatMulNBitsExecution(VulkanExecution[MatMulNBitsAttrs]):
         epilogue = Epilogue(self.optional(2), self.optional(3), attrs.residual, attrs.activation)
         return MatMulJob(problem, x, weights, self.output, epilogue=epilogue)
 
-    def _encode_unpacked(self, packed: PackedCodes, encoder: VulkanEncoder) -> None:
+    def _encode_unpacked(
+        self, problem: CodesProblem, packed: PackedCodes, encoder: VulkanEncoder
+    ) -> None:
         form, attrs = self._form, self.attrs
         weights = encoder.scratch(form.depth * form.columns)
         job = self._job(weights, self.operand(0))
@@ -125,7 +169,7 @@ class MatMulNBitsExecution(VulkanExecution[MatMulNBitsAttrs]):
         rows = replace(job, problem=replace(job.problem, by_rows=True), transposed_b=True)
         if lies_by_rows(weights, form.columns, form.depth, across=False):
             ways.insert(0 if reads_rows(rows, encoder) else 1, "columns")
-        way = encoder.choose("unpacked", CodesProblem(self._rows, form), ways)
+        way = encoder.choose("unpacked", problem, ways)
         along = way == "columns"
         shader = kernels.unpack_codes(
             bits=_bits(form),
@@ -146,12 +190,16 @@ class MatMulNBitsExecution(VulkanExecution[MatMulNBitsAttrs]):
         )
 
     def _encode_codes(
-        self, kernel: CodesKernel | RowCodes | DotCodes, packed: PackedCodes, encoder: VulkanEncoder
+        self,
+        kernel: InRegisters,
+        problem: CodesProblem,
+        packed: PackedCodes,
+        encoder: VulkanEncoder,
     ) -> None:
         form, job = self._form, self._job(packed.codes, self.operand(0))
         left = left_operand(job, encoder)
         epilogue, call = job.epilogue, job.epilogue.call
-        shader, params_of, groups = _call(kernel, form, self._rows, encoder)
+        shader, params_of = _call(kernel, _bits(form), encoder)
         params = params_of(
             rows=self._rows,
             columns=form.columns,
@@ -179,7 +227,8 @@ class MatMulNBitsExecution(VulkanExecution[MatMulNBitsAttrs]):
             "NORMED": self.optional(6) is not None,
             "GATED": self.attrs.gated,
         }
-        encoder.dispatch(shader, [left.tensor, *weights, *added, self.output], params, groups, spec)
+        tensors = [left.tensor, *weights, *added, self.output]
+        encoder.dispatch(shader, tensors, params, kernel.groups(problem), spec)
 
     def _gain(self, encoder: VulkanEncoder) -> Tensor | None:
         """Return the factors of normalised rows in whole vec4s."""
@@ -190,24 +239,49 @@ class MatMulNBitsExecution(VulkanExecution[MatMulNBitsAttrs]):
 
 
 def _call(
-    kernel: CodesKernel | RowCodes | DotCodes, form: CodeForm, rows: int, encoder: VulkanEncoder
-) -> tuple[Shader, Callable[..., Params], tuple[int, int, int]]:
-    """Return the dispatch: the shader, its parameters, the workgroups."""
-    bits, element = _bits(form), encoder.element
+    kernel: InRegisters, bits: kernels.MatmulCodesBits, encoder: VulkanEncoder
+) -> tuple[Shader, Callable[..., Params]]:
+    """Return the shader and the type of its parameters."""
+    element = encoder.element
     if isinstance(kernel, RowCodes):
-        shader = kernels.matmul_codes_row(bits=bits, element=element)
-        groups = (PANEL // ROW_COLUMNS, form.panels, 1)
-        return shader, kernels.MatmulCodesRowParams, groups
+        return kernels.matmul_codes_row(bits=bits, element=element), kernels.MatmulCodesRowParams
     if isinstance(kernel, DotCodes):
         shader = kernels.matmul_codes_dot(bits=bits, columns=kernel.columns, element=element)
-        return shader, kernels.MatmulCodesDotParams, (kernel.workgroups, rows, 1)
+        return shader, kernels.MatmulCodesDotParams
     shader = kernels.matmul_codes(bits=bits, rows=kernel.rows, lanes=kernel.lanes, element=element)
-    groups = (form.panels, ceil_div(rows, kernel.rows), 1)
-    return shader, kernels.MatmulCodesParams, groups
+    return shader, kernels.MatmulCodesParams
 
 
-def candidates_of(problem: CodesProblem, encoder: VulkanEncoder) -> list[CodesWay]:
-    """Return the ways to compute a product, the likely fastest first."""
+def _cost(kernel: InRegisters, problem: CodesProblem, weight_bits: float, info: DeviceInfo) -> Cost:
+    weights = problem.form.depth * problem.form.columns
+    groups = prod(kernel.groups(problem))
+    return codes_cost(kernel.loop, problem.rows, weights, weights * weight_bits / 8, groups, info)
+
+
+def candidates_of(
+    problem: CodesProblem, encoder: VulkanEncoder, weight_bits: float = 0.0
+) -> list[CodesWay]:
+    """Return the ways to compute a product, the likely fastest first.
+
+    Args:
+        problem: its sizes.
+        encoder: describes the device.
+        weight_bits: bits per weight with its share of scales and zeros; 0: without kernels by
+            cooperative matrices.
+    """
+    found = _in_registers(problem, encoder)
+    coded = coded_kernels(problem, weight_bits, encoder) if weight_bits else []
+    small = problem.form.depth * problem.form.columns * 4 <= UNPACK_BYTES
+    if coded and is_gpu(encoder.info):
+        return _by_time(found, coded, problem, weight_bits, encoder, small)
+    many = problem.rows >= UNPACK_ROWS[is_gpu(encoder.info)]
+    ways: list[CodesWay] = [*found]
+    ways.insert(0 if many and small else len(found), Unpacked())
+    return [*ways, *(kernel for _, kernel in coded)]
+
+
+def _in_registers(problem: CodesProblem, encoder: VulkanEncoder) -> list[InRegisters]:
+    """Return the kernels that unpack weights in registers, the likely fastest first."""
     info, form = encoder.info, problem.form
     lanes: list[kernels.MatmulCodesLanes] = [0]
     if encoder.loads[0] == "texel" and 8 in rotate_lanes(info):
@@ -220,7 +294,7 @@ def candidates_of(problem: CodesProblem, encoder: VulkanEncoder) -> list[CodesWa
     order = sorted(sizes, key=lambda rows: (ceil_div(problem.rows, rows), rows))
     if not is_gpu(info) and problem.rows > 1:
         order = [4, 8, 1]  # eight rows do not fit the registers of CPU devices
-    found: list[CodesWay] = [
+    found: list[InRegisters] = [
         CodesKernel(rows, width) for width in lanes for rows in order if width or shared
     ]
     # Measured on an H100: faster if panels leave multiprocessors idle, otherwise slower.
@@ -232,10 +306,29 @@ def candidates_of(problem: CodesProblem, encoder: VulkanEncoder) -> list[CodesWa
         dots = [_dot_codes(columns, form, info) for columns in ((8, 32) if few else (32, 8))]
         at = 0 if fast else len(found)
         found[at:at] = dots
-    many = problem.rows >= UNPACK_ROWS[is_gpu(info)]
-    small = form.depth * form.columns * 4 <= UNPACK_BYTES
-    found.insert(0 if many and small else len(found), Unpacked())
     return found
+
+
+def _by_time(
+    found: list[InRegisters],
+    coded: list[tuple[float, CodedCoop]],
+    problem: CodesProblem,
+    weight_bits: float,
+    encoder: VulkanEncoder,
+    small: bool,
+) -> list[CodesWay]:
+    """Return all ways by the predicted time of the best of their kind."""
+    form = problem.form
+    sizes = MatMulProblem((), (), (), problem.rows, form.columns, form.depth, constant=False)
+    unpacked = unpacked_us(problem, sizes, weight_bits, encoder) if small else inf
+    ways: list[tuple[float, list[CodesWay]]] = [
+        (coded[0][0], [kernel for _, kernel in coded]),
+        (unpacked, [Unpacked()]),
+    ]
+    if found:
+        first = _cost(found[0], problem, weight_bits, encoder.info).total
+        ways.append((first, [*found]))
+    return [way for _, kind in sorted(ways, key=lambda pair: pair[0]) for way in kind]
 
 
 def _dot_codes(

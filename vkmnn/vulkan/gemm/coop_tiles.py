@@ -98,6 +98,11 @@ class CoopTile(CoopTileSize):
         return self.groups > 1 and self.matrix.element_bytes > 1
 
     @property
+    def is_coded(self) -> bool:
+        """Whether there is a kernel with quantised weights."""
+        return (self.rows, self.columns, self.step) in CODED_SIZES
+
+    @property
     def registers(self) -> int:
         """Estimated registers per invocation: sums, loads and operands."""
         return min(self.sums + (64 if self.sums < 64 else 90), MAX_REGISTERS)
@@ -151,6 +156,9 @@ class CoopTile(CoopTileSize):
 
 # Cost of summing an element and its square; an instruction counts two, like a multiply-add.
 MOMENT_FLOPS = 6.5
+# Cost of turning a quantised value into float16 in shared memory, counted in `coded.glsl.j2`: nine
+# integer instructions for eight values, at half the rate, and eight of two float16 each.
+VALUE_FLOPS = 6.5
 
 # RDNA3 stores matrix operands twice, so 128 sums spill up to 131 registers (docs/gpu-compilers.md).
 MAX_SUMS_AMD = 64
@@ -178,6 +186,12 @@ TILES: tuple[tuple[CoopTile, ...], ...] = (
     (CoopTile(64, 16, 64, 16, 16),),
     (CoopTile(16, 32, 128, 16, 32, 4),),
 )
+
+
+CODED_SIZES = frozenset(
+    {(128, 128, 64), (64, 128, 64), (64, 64, 64), (64, 64, 128), (32, 32, 128), (16, 32, 128)}
+)
+"""Rows, columns and step of tiles whose right operand may be quantised."""
 
 
 def _small(matrix: Matrix, sub_columns: int) -> tuple[tuple[CoopTile, ...], ...]:
@@ -298,13 +312,14 @@ def timed_coop(
     needed: int = 0,
     of_bytes: bool = False,
     word_flops: float = 0.0,
+    weight_bits: float = 0.0,
 ) -> list[tuple[float, CoopKernel]]:
     """Return kernels with predicted microseconds, including the cost of padding.
 
     For each tile, only the fastest K split has its predicted time; one further split gets an
     infinite cost, so that every kernel is offered. `needed`: multiplications of the problem if
-    `gemm` is padded. `of_bytes`: operands are signed bytes, not float16. `word_flops`: as for
-    `coop_cost`.
+    `gemm` is padded. `of_bytes`: operands are signed bytes, not float16. `word_flops`,
+    `weight_bits`: as for `coop_cost`.
     """
     matrix = byte_matrix_of(info) if of_bytes else matrix_of(info)
     if matrix is None or gemm.k == 0:
@@ -318,13 +333,15 @@ def timed_coop(
         least = least * matrix.m // gemm.rows
 
     def timed(kernel: CoopKernel) -> tuple[float, CoopKernel]:
-        us = coop_cost(kernel, gemm, info, weight_bytes, word_flops=word_flops).total
+        us = coop_cost(
+            kernel, gemm, info, weight_bytes, word_flops=word_flops, weight_bits=weight_bits
+        ).total
         return weighed_us(us, kernel.tile.done(gemm), least), kernel
 
     offered: list[tuple[float, CoopKernel]] = []
     spare: list[tuple[float, CoopKernel]] = []
     for tile in chain.from_iterable((BYTE_TILES_OF if of_bytes else TILES_OF)[matrix]):
-        if not tile.fits(info):
+        if not tile.fits(info) or (weight_bits and not tile.is_coded):
             continue
         offered.append(timed(CoopKernel(tile)))
         if not tile.splits:
@@ -348,6 +365,7 @@ def coop_cost(
     normed: bool = False,
     keeps: bool = False,
     word_flops: float = 0.0,
+    weight_bits: float = 0.0,
 ) -> Cost:
     """Return the predicted time of a kernel; other arguments as for `rank_coop`.
 
@@ -359,8 +377,10 @@ def coop_cost(
         normed: the kernel normalises the rows of the left operand.
         keeps: it also stores the normalised rows.
         word_flops: for a float32 left operand, the cost of packing a word of bytes.
+        weight_bits: for a quantised right operand, its bits per value with its scales.
     """
     tile, size = kernel.tile, kernel.tile.matrix.element_bytes
+    right_size = weight_bits / 8 if weight_bits else size
     # In each step, every subgroup reads its rows and columns from shared memory.
     reads = tile.invocations // tile.matrix.subgroup * (tile.sub_rows + tile.sub_columns)
     tiling = Tiling(
@@ -368,7 +388,7 @@ def coop_cost(
         parts=kernel.parts,
         steps=kernel.walk(gemm)["steps"],
         left_bytes=(4 if word_flops else size) * tile.rows * tile.step,
-        right_bytes=size * tile.columns * tile.step,
+        right_bytes=right_size * tile.columns * tile.step,
         staged_bytes=size * tile.step * (reads / tile.groups + tile.rows + tile.columns),
         flops=size * tile.rows * tile.columns * tile.step,  # bytes run at twice the rate
         results=tile.rows * tile.columns,
@@ -377,9 +397,13 @@ def coop_cost(
         shared=tile.shared_bytes + (tile.norm_bytes if normed else 0),
         groups=tile.groups,
         buffers=tile.buffers,
-        weight_bytes=size * gemm.columns * gemm.k * gemm.batches,
+        weight_bytes=int(right_size * gemm.columns * gemm.k * gemm.batches),
         matrices=True,
-        lane_flops=tile.rows * tile.step * (MOMENT_FLOPS * normed + word_flops / 4),
+        lane_flops=tile.step
+        * (
+            tile.rows * (MOMENT_FLOPS * normed + word_flops / 4)
+            + tile.columns * VALUE_FLOPS * (weight_bits > 0)
+        ),
         closing=normed + keeps,
     )
     return tiles_cost(tiling, info, weight_bytes > class_of(info).cache_bytes)

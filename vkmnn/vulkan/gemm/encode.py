@@ -62,6 +62,14 @@ def reads_rows(job: MatMulJob, encoder: VulkanEncoder) -> bool:
     return bool(found) and found[0].reads_rows
 
 
+def best_us(problem: MatMulProblem, encoder: VulkanEncoder) -> float:
+    """Return the predicted time of a product by its best kernel; infinite if unknown."""
+    target = Target.of(encoder)
+    found = [] if problem.is_empty else kernels_for(problem, target, encoder)
+    expected = found[0].predict(problem, target) if found else None
+    return expected.cost.total if expected else inf
+
+
 def plain_end_us(problem: ConvProblem | MatMulProblem, encoder: VulkanEncoder) -> float | None:
     """Return the additional time of the best kernel that reads or stores plain float32.
 

@@ -18,15 +18,8 @@ from vkmnn.vulkan.rows.norm import Factor, RowNorm, encode_row_norm
 
 def encode_stages(job: MatMulJob, encoder: VulkanEncoder, gain: Tensor | None = None) -> None:
     """Record one to three dispatches: normalisation with factors `gain`, product, gates."""
-    norms, gated = job.norms, job.gated
-    job = replace(job, norms=None, gated=False)
-    if norms:
-        rows, depth = job.problem.m, job.problem.k
-        x = encoder.scratch(rows * depth)
-        scale = None if gain is None else Factor(gain)
-        norm = RowNorm(rows, depth, norms.epsilon, rms=not norms.centered, scale=scale)
-        encode_row_norm(norm, job.a, x, encoder)
-        job = replace(job, a=x)
+    gated = job.gated
+    job = replace(encode_norm(job, encoder, gain) if job.norms else job, gated=False)
     if gated:
         whole = encoder.scratch(job.problem.m * job.problem.n)
         plain = replace(job.epilogue, ending=NO_ACTIVATION)
@@ -34,6 +27,17 @@ def encode_stages(job: MatMulJob, encoder: VulkanEncoder, gain: Tensor | None = 
         encode_gate(whole, job.y, job.epilogue.activation, encoder)
     else:
         encode(job, encoder)
+
+
+def encode_norm(job: MatMulJob, encoder: VulkanEncoder, gain: Tensor | None = None) -> MatMulJob:
+    """Record the normalisation of a job's rows, with factors `gain`; return the product of them."""
+    norms, rows, depth = job.norms, job.problem.m, job.problem.k
+    assert norms is not None
+    x = encoder.scratch(rows * depth)
+    scale = None if gain is None else Factor(gain)
+    norm = RowNorm(rows, depth, norms.epsilon, rms=not norms.centered, scale=scale)
+    encode_row_norm(norm, job.a, x, encoder)
+    return replace(job, a=x, norms=None)
 
 
 def encode_gate(x: Tensor, y: Tensor, activation: Activation, encoder: VulkanEncoder) -> None:

@@ -93,6 +93,7 @@ class MatMulCoop(CoopKernel, MatMulKernel):
             tile=self.tile.name,
             step=self.tile.step,
             split=self.split,
+            bits=0,
             aligned=4 if gemm.columns % 4 == 0 else 1,
         )
         k8 = ceil_div(gemm.k, VECTOR)
