@@ -463,7 +463,7 @@ def conv_halo(variant: Variant) -> Iterator[Case]:
     make = Maker((Activation("CLIP", -150.0, 210.0),))
     split = bool(variant.axes["split"])
     long = 69 if split else 41
-    # Wider than strips of a matrix, narrower than one, and rows of whole images that straddle tiles.
+    # Wider than strips of a matrix; narrower, so that rows of whole images straddle tiles.
     yield make((2, long, 7, 37), (columns + 6, long, 3, 3), pads=(1, 2, 0, 1), residual=True)
     yield make((2, long, rows // 4, 5), (2 * columns, long, 3, 3), pads=(1, 1, 1, 1), residual=True)
     if split:
