@@ -11,11 +11,13 @@ from vkmnn.shaders.library import BUILTIN
 from vkmnn.vulkan.attention.kernels import COOP_GROUPS, AttentionCoop
 from vkmnn.vulkan.gemm.coop_tiles import BYTE_TILES_OF, TILES_OF, Matrix
 from vkmnn.vulkan.gemm.families.codes_coop import MAX_ROWS
+from vkmnn.vulkan.gemm.families.halo import HALO_TILES
 
 NAMES = [
     name for name, _, _ in BUILTIN.variants() if "cooperative_matrix" in BUILTIN.load(name).requires
 ]
 ALL_TILES = [tile for sizes in TILES_OF.values() for same in sizes for tile in same]
+HALO = [tile for same in HALO_TILES.values() for tile in same]
 BYTE_TILES = [tile for sizes in BYTE_TILES_OF.values() for same in sizes for tile in same]
 _TYPE_INT, _TYPE_FLOAT, _TYPE_VECTOR, _TYPE_ARRAY, _TYPE_RUNTIME_ARRAY = 21, 22, 23, 28, 29
 _TYPE_STRUCT, _TYPE_POINTER, _CONSTANT, _VARIABLE = 30, 32, 43, 59
@@ -81,6 +83,13 @@ def is_run(name: str, invocations: int, matrix: Matrix) -> bool:
 
 @pytest.mark.parametrize("name", [name for name in NAMES if not name.startswith("attention")])
 def test_shared_memory_of_products_is_what_the_rules_think(name: str) -> None:
+    if name.startswith("conv_halo"):
+        _, _, tile_name, _ = name.split("_")
+        (halo,) = (one for one in HALO if one.name == tile_name)
+        shared = shared_bytes(name)
+        assert shared <= halo.shared_bytes <= min(shared + 16, halo.max_shared)
+        assert is_run(name, halo.invocations, halo.matrix)
+        return
     of_bytes = "_codes_" in name
     family, _, tile_name, step, *more = name.replace("_codes_", "_").split("_")
     tiles = BYTE_TILES if of_bytes else ALL_TILES
@@ -109,6 +118,9 @@ def test_every_tile_has_kernels() -> None:
             wanted = f"{template}_coop_{tile.name}_{tile.step}"
             splits = {name.split("_")[4] for name in NAMES if name.startswith(f"{wanted}_")}
             assert splits == ({"0", "1"} if tile.splits else {"0"})
+    for tile in HALO:
+        splits = {name.split("_")[3] for name in NAMES if name.startswith(f"conv_halo_{tile.name}_")}
+        assert splits == ({"0", "1"} if tile.splits else {"0"})
     for tile in BYTE_TILES:
         assert f"conv_codes_coop_{tile.name}_{tile.step}" in NAMES
         if tile.rows <= MAX_ROWS:

@@ -18,7 +18,14 @@ from vkmnn.base.elements import FLOATS, NARROW, FloatElement
 from vkmnn.codegen.features import IMAGE_FORMATS, OPTIONAL_TEXEL_FORMATS
 from vkmnn.errors import ShaderError
 from vkmnn.shader_files.lock import PARAM
-from vkmnn.shader_files.tiles import CoopTileSize, DotTile, SharedTile, parse_coop
+from vkmnn.shader_files.tiles import (
+    CoopTileSize,
+    DotTile,
+    HaloTileSize,
+    SharedTile,
+    parse_coop,
+    parse_halo,
+)
 
 MAX_PUSH_CONSTANT_BYTES = 128  # Vulkan spec, "Required Limits": maxPushConstantsSize
 LOCAL_SIZE_NAMES = ("local_size_x", "local_size_y", "local_size_z")
@@ -28,7 +35,7 @@ RESERVED_NAMES = frozenset(
     {
         "local_size", "tensor_in", "tensor_out", "tensor_inout", "params", "spec", "extension",
         "enum", "vec", "compute_type", "weights", "words", "is_float", "is_narrow",
-        "shared_tile", "dot_tile", "coop_tile",
+        "shared_tile", "dot_tile", "coop_tile", "halo_tile",
         "subgroup_size", "fail", "range", "variant", "emulated",
     }
 )  # fmt: skip
@@ -502,6 +509,10 @@ class Declarations:
     def do_coop_tile(self, tile: object, step: int, element_bytes: int) -> CoopTileSize:
         """Return the sizes of a tile of cooperative matrices."""
         return self._tile(lambda text: parse_coop(text, step, element_bytes), tile)
+
+    def do_halo_tile(self, tile: object) -> HaloTileSize:
+        """Return the sizes of a tile of cooperative matrices with a halo of pixels."""
+        return self._tile(parse_halo, tile)
 
     def _tile(self, parse: Callable[[str], _T], tile: object) -> _T:
         try:

@@ -217,6 +217,60 @@ class CoopTileSize:
         return self.groups * self.subgroups[0] * self.matrix.m * self.sum_pitch
 
 
+HALO_TAPS = 9
+HALO_DEPTH = 16
+
+
+class HaloStage:
+    """Shared memory of a convolution of 3 x 3 taps, mixed into the sizes of a tile.
+
+    A step holds HALO_DEPTH channels of the tile's pixels and those around them, and the weights of
+    all taps. A matrix has neighbouring pixels of a row; the smallest patch of a tile is one matrix
+    wide.
+    """
+
+    __slots__ = ()
+    rows: int
+    columns: int
+    invocations: int
+    matrix: MatrixSize
+
+    @property
+    def lefts(self) -> int:
+        """Pairs of channel blocks that an invocation loads per step, one of a pixel each."""
+        pixels = (self.rows // self.matrix.m + 2) * (self.matrix.m + 2)
+        return -(-pixels * HALO_DEPTH // 8 // self.invocations)
+
+    @property
+    def patch(self) -> int:
+        """Pixels in shared memory."""
+        return self.lefts * self.invocations * 8 // HALO_DEPTH
+
+    @property
+    def pixel_pitch(self) -> int:
+        """Vec4s of a pixel in shared memory, one of padding."""
+        return HALO_DEPTH // 8 + 1
+
+    def stage(self, step: int) -> int:
+        """Return the vec4s of a step in shared memory."""
+        return self.patch * self.pixel_pitch + self.columns * (step // 8 + 1)
+
+
+@dataclass(frozen=True, slots=True)
+class HaloTileSize(HaloStage, CoopTileSize):
+    """A tile of `conv_halo`."""
+
+
+def parse_halo(text: str) -> HaloTileSize:
+    """Return the tile of `conv_halo` that the axis `tile` names.
+
+    Raises:
+        ValueError: the text names none.
+    """
+    size = parse_coop(text, HALO_TAPS * HALO_DEPTH, 2)
+    return HaloTileSize(**{name: getattr(size, name) for name in CoopTileSize.__dataclass_fields__})
+
+
 def parse_coop(text: str, step: int, element_bytes: int) -> CoopTileSize:
     """Return the tile that the axes `tile` and `step` name: "64x32w16x16k1m8x8x8s8".
 

@@ -1081,6 +1081,77 @@ def conv_half(*, tile: ConvHalfTile, split: ConvHalfSplit) -> Shader:
     As conv_shared, with float16 arithmetic within a step along K.
     """
 
+ConvHaloTile: TypeAlias = Literal[
+    "128x64w32x32k1",
+    "128x32w32x32k1",
+    "128x16w32x16k1",
+    "64x64w32x32k1",
+    "64x32w32x16k1",
+    "64x64w32x32k1m16x16x16s64",
+    "64x64w16x16k1m8x8x8s8",
+    "64x64w16x16k1m8x8x16s8",
+    "64x64w16x32k1m8x16x16s16",
+]
+ConvHaloSplit: TypeAlias = Literal[0, 1]
+
+class ConvHaloParams(Params):
+    in_size: Final[tuple[int, ...]]  # 2 of them
+    out_size: Final[tuple[int, ...]]  # 2 of them
+    pad: Final[tuple[int, ...]]  # 2 of them
+    k8: Final[int]
+    tiles: Final[int]
+    steps: Final[int]
+    parts: Final[int]
+    tiles_down: Final[int]
+    strips: Final[int]
+    strip_tiles: Final[int]
+    pitch: Final[int]
+    spacing: Final[int]
+    columns: Final[int]
+    in_block: Final[int]
+    in_blocks: Final[int]
+    out_block: Final[int]
+    out_stride: Final[tuple[int, ...]]  # 4 of them
+    out_offset: Final[int]
+    group_blocks: Final[int]
+    group_panels: Final[int]
+    channels: Final[int]
+    act_alpha: Final[float]
+    act_beta: Final[float]
+    def __init__(
+        self,
+        *,
+        in_size: tuple[int, ...],
+        out_size: tuple[int, ...],
+        pad: tuple[int, ...],
+        k8: int,
+        tiles: int,
+        steps: int,
+        parts: int,
+        tiles_down: int,
+        strips: int,
+        strip_tiles: int,
+        pitch: int,
+        spacing: int,
+        columns: int,
+        in_block: int,
+        in_blocks: int,
+        out_block: int,
+        out_stride: tuple[int, ...],
+        out_offset: int,
+        group_blocks: int,
+        group_panels: int,
+        channels: int,
+        act_alpha: float,
+        act_beta: float,
+    ) -> None: ...
+
+def conv_halo(*, tile: ConvHaloTile, split: ConvHaloSplit) -> Shader:
+    """
+    Convolution of 3 x 3 taps side by side of float16 tensors by cooperative matrices, summed in
+    float32.
+    """
+
 ConvRotateRows: TypeAlias = Literal[64, 32, 16, 8]
 ConvRotateLanes: TypeAlias = Literal[8, 16]
 ConvRotateElement: TypeAlias = Literal["f32", "f16", "w8", "c8"]

@@ -456,6 +456,26 @@ def _spread(x: Ints, w: Ints, side: int) -> Iterator[Case]:
         yield replace(chain_case([conv, spread], feeds, known), takes=PLAIN_ENDS)
 
 
+@shader_cases("conv_halo")
+def conv_halo(variant: Variant) -> Iterator[Case]:
+    """Strips of a matrix and of whole images; pads, groups; tiles and steps that are not whole."""
+    rows, columns = map(int, str(variant.axes["tile"]).split("w")[0].split("x"))
+    make = Maker((Activation("CLIP", -150.0, 210.0),))
+    split = bool(variant.axes["split"])
+    long = 69 if split else 41
+    # Wider than strips of a matrix; narrower, so that rows of whole images straddle tiles.
+    yield make((2, long, 7, 37), (columns + 6, long, 3, 3), pads=(1, 2, 0, 1), residual=True)
+    yield make((2, long, rows // 4, 5), (2 * columns, long, 3, 3), pads=(1, 1, 1, 1), residual=True)
+    if split:
+        return
+    yield make((1, 64, 3, 14), (38, 32, 3, 3), pads=(1, 1, 1, 1), group=2, residual=True)
+    yield make((1, 16, 3, 3), (5, 16, 3, 3), bias=False)
+    if rows == 64:
+        yield Maker(SMOOTH)((2, 32, 5, 11), (9, 32, 3, 3), pads=(3, 0, 0, 4))
+        yield replace(make((2, 20, 4, 9), (7, 20, 3, 3), pads=(1, 1, 1, 1)), takes=PLAIN_ENDS)
+    yield from _spread((2, 12, 9, 5), (27, 12, 3, 3), 3)
+
+
 @shader_cases("conv_codes_coop")
 def conv_codes_coop(variant: Variant) -> Iterator[Case]:
     """Codes of every sign; several tiles and steps, none whole; pads, groups, one to three axes."""

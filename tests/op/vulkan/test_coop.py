@@ -148,11 +148,14 @@ def convolution(size: int, channels: int, outputs: int, kernel: int, group: int 
 
 
 def test_convolutions_of_halves_come_first_and_others_keep_their_kernels() -> None:
-    problem = convolution(14, 256, 256, 3)
+    problem = convolution(14, 256, 256, 1)
     kernel = best(problem, "f16")
     assert isinstance(kernel, ConvCoop)
     assert 4 * kernel.panel == kernel.tile.columns
-    assert best(problem).family != "coop"
+    assert best(problem).family not in ("coop", "halo", "taps")
+    assert best(convolution(14, 256, 256, 3), "f16").family == "halo"
+    assert best(convolution(14, 256, 256, 5), "f16").family == "coop"
+    assert best(convolution(64, 1, 64, 5), "f16").family == "taps"
     odd_groups = convolution(14, 3, 3, 3, group=2)
     assert best(odd_groups, "f16").family == "gather"
     depthwise = convolution(14, 1, 1, 3, group=64)

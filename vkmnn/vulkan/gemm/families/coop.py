@@ -128,6 +128,11 @@ class ConvCoop(CoopKernel, ConvKernel):
     @classmethod
     def rank(cls, problem: ConvProblem, target: Target) -> Iterator[Bid[ConvKernel]]:
         """Rank by `coop_tiles`, if the tap table can represent the window."""
+        return cls.ranked(problem, target)
+
+    @classmethod
+    def ranked(cls, problem: ConvProblem, target: Target) -> Iterator[Bid[ConvKernel]]:
+        """Return the kernels of a class, by time."""
         gemm = cls.gemm(problem)
         lacks = [lack for lack, _ in problem.phases] or [(0, 0, 0)]
         reach = [
@@ -238,7 +243,8 @@ class ConvTaps(ConvCoop):
     def rank(cls, problem: ConvProblem, target: Target) -> Iterator[Bid[ConvKernel]]:
         """Rank by `coop_tiles`, for windows of few channels."""
         if problem.group == 1 and 0 < problem.inputs <= BLOCK and problem.taps > 1:
-            yield from super().rank(problem, target)
+            return cls.ranked(problem, target)
+        return iter(())
 
     @staticmethod
     def gemm(problem: ConvProblem) -> Gemm:
@@ -277,7 +283,7 @@ class ConvTaps(ConvCoop):
     ) -> Tensor:
         """Return the tap table, an entry per tap."""
         each = VECTOR // _channels(problem.inputs)
-        return super().taps(problem, bound, encoder, each)
+        return ConvCoop.taps(self, problem, bound, encoder, each)
 
 
 def _channels(inputs: int) -> int:
