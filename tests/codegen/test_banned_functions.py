@@ -37,7 +37,8 @@ ONLY_IN = {"exp": "activation.glsl.j2", "log": "activation.glsl.j2"}
 # What was loaded as float16 packs without rounding.
 _PAIRS = frozenset({"packHalf2x16", "unpackHalf2x16"})
 ALLOWED = {
-    "attention_coop.comp.j2": _PAIRS,  # and what is rounded there before
+    # What is rounded there before, too. exp2 is good to 2^-18 for arguments down to -26.
+    "attention_coop.comp.j2": _PAIRS | {"exp2"},
     "attention_tile.comp.j2": _PAIRS,
     "code_weights.glsl.j2": {"unpackHalf2x16"},  # weights of experts in float16
     "codes.glsl.j2": {"unpackHalf2x16"},  # scales and zero points of packed weights

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from vkmnn.shaders.library import BUILTIN
-from vkmnn.vulkan.attention.kernels import COOP_GROUPS, AttentionCoop
+from vkmnn.vulkan.attention.kernels import COOP_KEYS, AttentionCoop
 from vkmnn.vulkan.gemm.coop_tiles import BYTE_TILES_OF, TILES_OF, Matrix
 from vkmnn.vulkan.gemm.families.codes_coop import MAX_ROWS
 from vkmnn.vulkan.gemm.families.halo import HALO_TILES
@@ -105,11 +105,10 @@ def test_shared_memory_of_products_is_what_the_rules_think(name: str) -> None:
 def test_shared_memory_of_attention_is_what_the_rules_think(name: str) -> None:
     _, _, matrix_name, number, _ = name.split("_")
     (matrix,) = (matrix for matrix in TILES_OF if matrix.name == matrix_name)
-    (groups,) = (groups for groups in COOP_GROUPS if groups == int(number))
-    declared = shared_bytes(name)
-    # One group has no maxima to share with others: the rules count them all the same.
-    assert declared <= AttentionCoop(matrix, groups).shared <= declared + 64
-    assert is_run(name, 128 * groups, matrix)
+    (keys,) = (keys for keys in COOP_KEYS if keys == int(number))
+    kernel = AttentionCoop(matrix, keys)
+    assert shared_bytes(name) == kernel.shared
+    assert is_run(name, 128 * kernel.groups, matrix)
 
 
 def test_every_tile_has_kernels() -> None:

@@ -143,14 +143,14 @@ def test_what_emulates_matrices_fits_devices_without_them() -> None:
 @pytest.mark.parametrize(
     ("old", "new"),
     [
-        ("gl_CooperativeMatrixLayoutColumnMajor", "gl_CooperativeMatrixLayoutRowMajor"),
-        ("coopMatLoad(right, staged,", "coopMatLoad(right, b_data,"),
+        ("gl_CooperativeMatrixLayoutRowMajor", "gl_CooperativeMatrixLayoutColumnMajor"),
+        ("coopMatLoad(left0, staged,", "coopMatLoad(left0, b_data,"),
     ],
 )
 def test_other_layouts_and_memory_are_refused(old: str, new: str) -> None:
     rendered = rendered_matmul()
     changed = replace(rendered, text=rendered.text.replace(old, new))
-    with pytest.raises(ShaderError, match=r"coopMatLoad\(right.*cannot be emulated"):
+    with pytest.raises(ShaderError, match=r"coopMatLoad\(left0.*cannot be emulated"):
         emulate(changed)
 
 

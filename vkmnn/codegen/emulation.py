@@ -51,6 +51,8 @@ shared {type} emulated_{type}[gl_WorkGroupSize.x];
     return emulated_{type}[gl_SubgroupID * SUBGROUP_SIZE + id];
 }}"""
 
+_SHUFFLED = re.compile(r"\bsubgroupShuffle\((?:(\w+),)?")
+
 # Cooperative matrices: the type of a variable, and its uses.
 _MATRIX = re.compile(r"coopmat<\w+, gl_ScopeSubgroup, \d+, \d+, gl_MatrixUse(\w+)>")
 _OPERAND = re.compile(r"coopmat<\w+, gl_ScopeSubgroup, \d+, (\d+), gl_MatrixUseA>")
@@ -59,10 +61,11 @@ _DECLARED = re.compile(rf"{_MATRIX.pattern} (\w+)")
 _FILLED = re.compile(r"(coopmat<[^>]*Accumulator>)\(([^()]*)\)")
 _ACCESSED = re.compile(r"coopMat(?:Load|Store)\((\w+), (\w+), .*Layout(\w+)Major\)")
 _SHARED = re.compile(r"shared (uvec[24]) (\w+)\[")
+_RIGHT_ROWS = re.compile(r"coopMatLoad(?=\(right, .*LayoutRowMajor\))")
 _TYPES_OF_USES = {"A": "EmulatedOperand", "B": "EmulatedOperand", "Accumulator": "EmulatedSums"}
-_LAYOUTS = {"A": "Row", "B": "Column", "Accumulator": "Row"}
+_LAYOUTS = {"A": {"Row"}, "B": {"Column"}, "Accumulator": {"Row"}}
 _COLUMN = """\
-        column = MEMORY[right + {number}u * b.stride + k];
+        column = emulated_column(b, first + {number}u, k);
         sums.first.{lane} += emulated_dot(row0, column);
         sums.second.{lane} += emulated_dot(row1, column);"""
 _COLUMNS = "\n".join(_COLUMN.format(number=i, lane=lane) for i, lane in enumerate("xyzw"))
@@ -93,6 +96,20 @@ int emulated_dot(uvec4 a, uvec4 b)
     return emulated_dot(a.xy, b.xy) + emulated_dot(a.zw, b.zw);
 }
 """
+# Only halves may lie in rows; those of a column are then collected one by one.
+_COLUMN_OF_ROWS = """\
+    if (b.rows)
+    {
+        uvec4 halves = uvec4(0u);
+        [[dont_unroll]] for (uint row = 0u; row < 8u; ++row)
+        {
+            uvec4 across = MEMORY[b.at + (8u * k + row) * b.stride + column / 8u];
+            uint bits = across[column / 2u % 4u] >> 16u * (column & 1u) & 0xffffu;
+            halves[row / 2u] |= bits << 16u * (row & 1u);
+        }
+        return halves;
+    }
+"""
 _STORED = """\
     MEMORY[at] = first;
     MEMORY[at + (TALL - 1u) * stride] = second;"""
@@ -106,13 +123,17 @@ struct EmulatedOperand
 {{
     uint at;
     uint stride;
+    bool rows;
 }};
 struct EmulatedSums
 {{
     SUMS first;
     SUMS second;
 }};
-#define coopMatLoad(matrix, memory, place, stride, layout) matrix = EmulatedOperand(place, stride)
+#define coopMatLoad(matrix, memory, place, stride, layout) \\
+    matrix = EmulatedOperand(place, stride, false)
+#define coopMatLoadRows(matrix, memory, place, stride, layout) \\
+    matrix = EmulatedOperand(place, stride, true)
 #define coopMatStore(matrix, memory, place, stride, layout) emulated_store(matrix, place, stride)
 void emulated_store(EmulatedSums sums, uint place, uint stride)
 {{
@@ -122,11 +143,15 @@ void emulated_store(EmulatedSums sums, uint place, uint stride)
     uvec4 second = UINTS(sums.second);
 STORED
 }}
+CELL emulated_column(EmulatedOperand b, uint column, uint k)
+{{
+COLLECTEDreturn MEMORY[b.at + column * b.stride + k];
+}}
 DOTEmulatedSums coopMatMulAdd(EmulatedOperand a, EmulatedOperand b, EmulatedSums sums)
 {{
     uint lane = gl_SubgroupInvocationID;
     uint left = a.at + lane / ACROSS * TALL * a.stride;
-    uint right = b.at + lane % ACROSS * 4u * b.stride;
+    uint first = lane % ACROSS * 4u;
     [[dont_unroll]] for (uint k = 0u; k < VECTORS; ++k)
     {{
         CELL row0 = MEMORY[left + k];
@@ -156,24 +181,33 @@ def emulate(rendered: Rendered) -> Rendered:
     _check_coopmat(rendered)
     text: list[str] = []
     places: list[tuple[str, int]] = []
-    shuffles = "subgroupShuffle(" in rendered.text
+    shuffled = _types_shuffled(rendered.text)
     matrices = "coopmat<" in rendered.text
     for line, place in zip(rendered.text.splitlines(), rendered.lines, strict=True):
         if _EXTENSION.match(line):
             continue
         lines = [line]
         if _SIZE.fullmatch(line):
-            functions = (_SHUFFLE.format(type=name) for name in _TYPES if shuffles)
+            functions = (_SHUFFLE.format(type=name) for name in shuffled)
             lines += "\n".join([_NAMES, *functions]).splitlines()
         elif matrices and (memory := _SHARED.match(line)):
             lines += _coopmat(rendered, *memory.groups()).splitlines()
         elif matrices:
-            filled = _FILLED.sub(_fill, line)
+            filled = _RIGHT_ROWS.sub("coopMatLoadRows", _FILLED.sub(_fill, line))
             lines = [_MATRIX.sub(lambda found: _TYPES_OF_USES[found.group(1)], filled)]
         text += lines
         places += [place] * len(lines)
     declared = replace(rendered.declared, subgroup_size=0)
     return Rendered("\n".join(text) + "\n", tuple(places), declared)
+
+
+def _types_shuffled(text: str) -> list[str]:
+    """Return the types of what invocations may exchange; each takes shared memory."""
+    names = set(_SHUFFLED.findall(text))
+    types = {name: re.findall(rf"\b({'|'.join(_TYPES)}) {name}\b", text) for name in names}
+    if not all(types.values()):  # an expression, or declared in another way
+        return [*_TYPES]
+    return sorted({each for found in types.values() for each in found})
 
 
 def _fill(found: re.Match[str]) -> str:
@@ -199,6 +233,7 @@ def _coopmat(rendered: Rendered, cell: str, memory: str) -> str:
     names = {
         "STORED": _STORED if whole else _STORED_IN_HALVES,
         "DOT": _DOT_OF_BYTES if of_bytes else _DOT_OF_HALVES,
+        "COLLECTED": _COLUMN_OF_ROWS if whole and not of_bytes else "",
         "MEMORY": memory,
         "TALL": f"{tall}u",
         "ACROSS": f"{columns // 4}u",
@@ -217,10 +252,13 @@ def _coopmat(rendered: Rendered, cell: str, memory: str) -> str:
 def _check_coopmat(rendered: Rendered) -> None:
     """Refuse memory other than one shared array, and layouts that are not emulated."""
     uses = dict(found[::-1] for found in _DECLARED.findall(rendered.text))
-    memory = {name for _, name in _SHARED.findall(rendered.text)}
+    cells = {name: cell for cell, name in _SHARED.findall(rendered.text)}
+    halves = "uvec4" in cells.values() and "coopmat<int8_t," not in rendered.text
+    layouts = _LAYOUTS | ({"right": {"Column", "Row"}} if halves else {})
     for number, line in enumerate(rendered.text.splitlines()):
         for matrix, array, layout in _ACCESSED.findall(line):
-            if memory != {array} or layout != _LAYOUTS[uses[matrix]]:
+            allowed = layouts.get(matrix, layouts[uses[matrix]])
+            if set(cells) != {array} or layout not in allowed:
                 file, place = rendered.lines[number]
                 raise ShaderError(f"'{line.strip()}' cannot be emulated", template=file, line=place)
 

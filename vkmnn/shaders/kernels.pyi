@@ -273,9 +273,15 @@ def attention_codes(*, aligned: AttentionCodesAligned) -> Shader:
     Quantised attention on any device.
     """
 
-AttentionCoopMatrix: TypeAlias = Literal["m16x16x16s32", "m8x16x16s16", "m8x8x16s8", "m8x8x8s8"]
-AttentionCoopGroups: TypeAlias = Literal[1, 2]
-AttentionCoopAligned: TypeAlias = Literal[1, 4]
+AttentionCoopMatrix: TypeAlias = Literal[
+    "m16x16x16s32",
+    "m16x16x16s64",
+    "m8x16x16s16",
+    "m8x8x16s8",
+    "m8x8x8s8",
+]
+AttentionCoopKeys: TypeAlias = Literal[64, 128, 256]
+AttentionCoopAligned: TypeAlias = Literal[1, 8]
 
 class AttentionCoopParams(Params):
     batch_size: Final[tuple[int, ...]]  # 2 of them
@@ -324,7 +330,7 @@ class AttentionCoopParams(Params):
 def attention_coop(
     *,
     matrix: AttentionCoopMatrix,
-    groups: AttentionCoopGroups,
+    keys: AttentionCoopKeys,
     aligned: AttentionCoopAligned,
 ) -> Shader:
     """

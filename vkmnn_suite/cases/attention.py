@@ -21,9 +21,10 @@ from vkmnn.testing.case import Case, Variant, op_case, shader_cases
 from vkmnn.testing.shapes import floats, whole
 from vkmnn.vulkan.attention.kernels import ROTATE_CODES, AttentionRotate
 
-# Batch, heads, queries, keys, elements of a key, columns; by whether rows are whole vec4s. More
+# Batch, heads, queries, keys, elements of a key, columns; by what rows are whole multiples of. More
 # than a tile of queries, rounds of keys, pieces of their elements, more than 64 columns.
 _SIZES: dict[int, tuple[tuple[int, int, int, int, int, int], ...]] = {
+    8: ((2, 3, 5, 7, 8, 16), (1, 2, 37, 139, 72, 88), (1, 1, 1, 33, 8, 8), (2, 1, 48, 64, 64, 64)),
     4: ((2, 3, 5, 7, 8, 4), (1, 2, 37, 139, 68, 72), (1, 1, 1, 33, 4, 4), (2, 1, 48, 32, 12, 64)),
     1: ((2, 3, 5, 7, 7, 3), (1, 2, 37, 139, 67, 71), (1, 1, 1, 33, 1, 1), (2, 1, 48, 32, 5, 64)),
 }

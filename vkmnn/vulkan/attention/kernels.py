@@ -15,9 +15,11 @@ from vkmnn.vulkan.cost.passes import Loop, loop_cost
 from vkmnn.vulkan.cost.terms import Cost
 from vkmnn.vulkan.device_rules import CpuLanes, is_gpu, rotate_lanes
 from vkmnn.vulkan.encoder import ShaderCall, VulkanEncoder, ceil_div
-from vkmnn.vulkan.gemm.coop_tiles import LARGE_MATRIX, WIDE_MATRIX, Matrix, matrix_of
+from vkmnn.vulkan.gemm.coop_tiles import LARGE_MATRIX, Matrix, matrix_of
 from vkmnn.vulkan.storage import FLOAT_BYTES
 
+Aligned = Literal[1, 4, 8]
+"""Elements that all rows of queries, keys, values and results are whole multiples of."""
 KEYS = 32  # minimum keys that a kernel processes at a time
 COLUMNS = 64  # columns of the result that a workgroup computes
 # Queries of the rotation kernel's workgroups by the size of its subgroup, the faster ones first.
@@ -28,7 +30,8 @@ ROTATE_ROWS: dict[CpuLanes, tuple[kernels.AttentionRotateRows, ...]] = {
 ROTATE_CODES: CpuLanes = 8  # its subgroups for quantised values
 KEPT_WORDS = 1 << 18  # quantised scores, which are computed twice if there are more
 MAX_BYTE_CODES = 256
-COOP_GROUPS: tuple[kernels.AttentionCoopGroups, ...] = (1, 2)
+# Keys that a workgroup processes at once, by matrices: all variants exist for one size only.
+COOP_KEYS: tuple[kernels.AttentionCoopKeys, ...] = (64, 128, 256)
 # Queries and groups, by whether tiles hold halves: those of float16 do, all others float32.
 # Twenty-four are for grids of which sixteen leave a second wave of workgroups nearly empty.
 TILES: Mapping[bool, tuple[tuple[kernels.AttentionTileRows, kernels.AttentionTileGroups], ...]] = {
@@ -43,18 +46,16 @@ TILE_EFFICIENCY = 0.65
 # factors of a group; the first and the last per query.
 TILE_QUERIES, TILE_KEYS, TILE_SCORES = 17, 32 * 17, 16 * 9 + 32 + 4
 
-# For `attention_coop`: keys that a group processes at a time; bytes of queries, of a group's keys
-# or values, of its scores, and of the exchange between its invocations.
-COOP_KEYS = 64
-COOP_INVOCATIONS = 128  # of a group
-COOP_QUERIES, COOP_BLOCK, COOP_SCORES, COOP_PARTS = 16 * 16 * 9, 16 * 64 * 9, 16 * 16 * 17, 576
-COOP_REGISTERS = 128  # of an invocation, estimated
-COOP_SCORE_FLOPS = 24  # of a score: scale, mask, maximum, exponential, rounding, sum
-# Bytes of a block through shared memory. Keys are stored and read once, queries read by every
-# column of fragments, scores stored and read. Values are stored transposed, four to a bank, and
-# read, probabilities stored and read by every column of fragments, results stored and read.
-COOP_STAGED_KEYS = 2 * 64 * 128 + 4 * 16 * 128
-COOP_STAGED_VALUES = 2 * 16 * 256 + 5 * 64 * 128 + 5 * 16 * 128 + 2 * 16 * 256
+# For `attention_coop`: invocations of a group, and estimated registers of each.
+COOP_INVOCATIONS = 128
+COOP_REGISTERS = 128
+# Instructions of an invocation as AMD's compiler has them: for a block of keys, and in addition for
+# each 64 of them, each without and for every 64 elements of a key; for splitting rows that are no
+# whole uvec4s.
+COOP_BLOCK, COOP_BLOCK_PIECE, COOP_STEP, COOP_STEP_PIECE, COOP_SPLIT_ROWS = 60, 60, 320, 45, 210
+# The part of the device's rate that this code reaches, as it waits at barriers: fitted to the times
+# of its predecessor on an H100 (docs/decisions/attention-matrices.md).
+COOP_EFFICIENCY = 0.78
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,14 +74,14 @@ class AttentionTile:
         """Invocations of a workgroup."""
         return TILE_INVOCATIONS * self.rows * self.groups
 
-    def call(self, aligned: Literal[1, 4], encoder: VulkanEncoder) -> ShaderCall:
+    def call(self, aligned: Aligned, encoder: VulkanEncoder) -> ShaderCall:
         """Return the dispatch."""
         shader = kernels.attention_tile(
             rows=self.rows,
             groups=self.groups,
             element=encoder.element,
             load=encoder.load if self.groups == 1 else "buffer",
-            aligned=aligned,
+            aligned=_vec4s(aligned),
         )
         return shader, kernels.AttentionTileParams
 
@@ -120,20 +121,30 @@ class AttentionTile:
 class AttentionCoop:
     """A workgroup computes `rows` queries by cooperative matrices, for float16.
 
-    The blocks of keys go in turn to `groups` of invocations.
+    It processes `keys` at once: one block, or two if 256, each by a group of invocations.
     """
 
     matrix: Matrix
-    groups: kernels.AttentionCoopGroups = 1
+    keys: kernels.AttentionCoopKeys = 64
     rows: int = 16
     family = "coop"
 
-    def call(self, aligned: Literal[1, 4], encoder: VulkanEncoder) -> ShaderCall:
+    @property
+    def groups(self) -> int:
+        """Groups of invocations."""
+        return 2 if self.keys == COOP_KEYS[-1] else 1
+
+    @property
+    def block(self) -> int:
+        """Keys that a group processes at once."""
+        return self.keys // self.groups
+
+    def call(self, aligned: Aligned, encoder: VulkanEncoder) -> ShaderCall:
         """Return the dispatch."""
         shader = kernels.attention_coop(
             matrix=cast(kernels.AttentionCoopMatrix, self.matrix.name),
-            groups=self.groups,
-            aligned=aligned,
+            keys=self.keys,
+            aligned=_uvec4s(aligned),
         )
         return shader, kernels.AttentionCoopParams
 
@@ -145,33 +156,36 @@ class AttentionCoop:
 
     @property
     def shared(self) -> int:
-        """Bytes of shared memory of a workgroup."""
-        return COOP_QUERIES + self.groups * (COOP_BLOCK + COOP_SCORES + COOP_PARTS)
+        """Bytes of shared memory of a workgroup: queries, keys, probabilities, and the exchange."""
+        vectors = 16 * 9 + self.groups * (9 * self.block + 16 * (self.block // 8 + 1))
+        return 16 * vectors + (8 * 16 * self.groups if self.groups > 1 else 0)
 
-    def time(self, attrs: StridedAttentionAttrs, info: DeviceInfo) -> Cost:
-        """Return the predicted time, by the rounds of tiles.
+    def time(self, attrs: StridedAttentionAttrs, info: DeviceInfo, aligned: Aligned) -> Cost:
+        """Return the predicted time, by the instructions of all blocks.
 
-        Both products read staged operands, as the steps of a product do.
+        The matrices and shared memory are busy for a part of the time that these take.
         """
         columns = attrs.depth + min(attrs.width, COLUMNS)
-        blocks = ceil_div(attrs.keys, COOP_KEYS)
+        blocks = ceil_div(attrs.keys, self.block)
         rounds = ceil_div(blocks, self.groups)
         a_round = blocks / rounds
         queries = ceil_div(attrs.queries, self.rows)
         pieces = ceil_div(attrs.depth, COLUMNS)
+        a_step = COOP_STEP + COOP_STEP_PIECE * pieces
+        if _uvec4s(aligned) == 1:
+            a_step += COOP_SPLIT_ROWS * (pieces + 1)
+        instructions = COOP_BLOCK + COOP_BLOCK_PIECE * pieces + self.block // COLUMNS * a_step
         loop = Loop(
             workgroups=queries * prod(attrs.batch) * ceil_div(attrs.width, COLUMNS),
             invocations=COOP_INVOCATIONS * self.groups,
             rounds=rounds,
-            round_bytes=a_round * COOP_KEYS * columns * 2,
-            round_flops=a_round * self.rows * COOP_KEYS * COOP_SCORE_FLOPS,
+            round_bytes=a_round * self.block * columns * 2,
+            round_flops=self.groups * 2 * COOP_INVOCATIONS * instructions,  # idle ones compute, too
             results=self.rows * min(attrs.width, COLUMNS),
             registers=COOP_REGISTERS,
             shared_bytes=2 * 4 * self.rows * COLUMNS * (self.groups - 1),
-            efficiency=TILE_EFFICIENCY,
+            efficiency=COOP_EFFICIENCY,
             steps=pieces + 1,
-            matrix_flops=a_round * 2 * self.rows * COOP_KEYS * COLUMNS * (pieces + 1),
-            staged_bytes=a_round * (pieces * COOP_STAGED_KEYS + COOP_STAGED_VALUES),
         )
         return loop_cost(loop, info)
 
@@ -189,12 +203,12 @@ class AttentionRotate:
     keeps: bool = False
     family = "rotate"
 
-    def call(self, aligned: Literal[1, 4], encoder: VulkanEncoder) -> ShaderCall:
+    def call(self, aligned: Aligned, encoder: VulkanEncoder) -> ShaderCall:
         """Return the dispatch."""
         shader = kernels.attention_rotate(
             rows=self.rows,
             lanes=self.lanes,
-            aligned=aligned,
+            aligned=_vec4s(aligned),
             element="c8" if self.codes else encoder.element,
         )
         return shader, kernels.AttentionRotateParams
@@ -213,29 +227,43 @@ class AttentionCodes:
     rows: int = 1
     family = "codes"
 
-    def call(self, aligned: Literal[1, 4], encoder: VulkanEncoder) -> ShaderCall:
+    def call(self, aligned: Aligned, encoder: VulkanEncoder) -> ShaderCall:
         """Return the dispatch."""
-        return kernels.attention_codes(aligned=aligned), kernels.AttentionCodesParams
+        return kernels.attention_codes(aligned=_vec4s(aligned)), kernels.AttentionCodesParams
 
 
 Kernel = AttentionTile | AttentionCoop | AttentionRotate | AttentionCodes
+
+
+def _vec4s(aligned: Aligned) -> Literal[1, 4]:
+    return 1 if aligned == 1 else 4
+
+
+def _uvec4s(aligned: Aligned) -> Literal[1, 8]:
+    return 8 if aligned == 8 else 1
+
+
+def unit_of(kernel: Kernel, aligned: Aligned) -> Literal[1, 4, 8]:
+    """Return the elements that a kernel reads at once, in which it counts strides."""
+    return _uvec4s(aligned) if isinstance(kernel, AttentionCoop) else _vec4s(aligned)
 
 
 def time_of(
     kernel: AttentionTile | AttentionCoop,
     attrs: StridedAttentionAttrs,
     info: DeviceInfo,
+    aligned: Aligned,
     width: int,
 ) -> Cost:
     """Return the predicted time of a kernel; `width` is the bytes of an element."""
     if isinstance(kernel, AttentionCoop):
-        return kernel.time(attrs, info)
+        return kernel.time(attrs, info, aligned)
     return kernel.time(attrs, info, width)
 
 
 def kernels_of(
     attrs: StridedAttentionAttrs,
-    aligned: Literal[1, 4],
+    aligned: Aligned,
     encoder: VulkanEncoder,
     *,
     in_bytes: bool = False,
@@ -244,7 +272,7 @@ def kernels_of(
 
     Args:
         attrs: the attributes of the op.
-        aligned: elements read at once.
+        aligned: elements that all rows are whole multiples of.
         encoder: knows the device.
         in_bytes: some tensors are 8-bit quantised values in memory.
     """
@@ -257,7 +285,8 @@ def kernels_of(
     if halves:
         tiles += _coop_kernels(info, aligned)
     if is_gpu(info):
-        tiles.sort(key=lambda tile: time_of(tile, attrs, info, FLOAT_BYTES[encoder.element]).total)
+        width = FLOAT_BYTES[encoder.element]
+        tiles.sort(key=lambda tile: time_of(tile, attrs, info, aligned, width).total)
     if "texel" not in encoder.loads:
         return [*tiles]
     rotations = []
@@ -268,13 +297,15 @@ def kernels_of(
     return [*tiles, *rotations] if is_gpu(info) else [*rotations, *tiles]
 
 
-def _coop_kernels(info: DeviceInfo, aligned: Literal[1, 4]) -> list[AttentionCoop]:
-    """Return the kernels for the device's matrices: one for whole vec4s in all sizes but one."""
+def _coop_kernels(info: DeviceInfo, aligned: Aligned) -> list[AttentionCoop]:
+    """Return the kernels for the device's matrices: one for whole uvec4s in all sizes but one."""
     matrix = matrix_of(info)
-    if matrix in (None, WIDE_MATRIX) or (matrix != LARGE_MATRIX and aligned == 1):
+    if matrix is None or "subgroup_shuffle" not in info.features:
         return []
-    groups = COOP_GROUPS if matrix == LARGE_MATRIX else COOP_GROUPS[:1]
-    return [kernel for g in groups if (kernel := AttentionCoop(matrix, g)).fits(info)]
+    if matrix != LARGE_MATRIX and _uvec4s(aligned) == 1:
+        return []
+    sizes = COOP_KEYS if matrix == LARGE_MATRIX else COOP_KEYS[:1]
+    return [kernel for keys in sizes if (kernel := AttentionCoop(matrix, keys)).fits(info)]
 
 
 def _may_keep(kernel: AttentionRotate, attrs: StridedAttentionAttrs) -> bool:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import prod
-from typing import Any, Literal
+from math import gcd, prod
+from typing import Any
 
 import numpy as np
 
@@ -18,12 +18,14 @@ from vkmnn.vulkan.attention.kernels import (
     COLUMNS,
     KEYS,
     ROTATE_CODES,
+    Aligned,
     AttentionCodes,
     AttentionCoop,
     AttentionRotate,
     AttentionTile,
     kernels_of,
     time_of,
+    unit_of,
 )
 from vkmnn.vulkan.cost.terms import Expected
 from vkmnn.vulkan.device_rules import MAX_LOOP_ROUNDS, rotate_lanes
@@ -62,7 +64,7 @@ class StridedAttentionExecution(VulkanExecution[StridedAttentionAttrs]):
         steps *= ceil_div(attrs.keys, KEYS)
         if steps > MAX_LOOP_ROUNDS:
             raise Rejection(f"{attrs.keys} keys of {attrs.depth} elements take {steps} iterations")
-        whole = _aligned(attrs.depth, attrs.width, (*attrs.views, attrs.result)) == 4
+        whole = _aligned(attrs.depth, attrs.width, (*attrs.views, attrs.result)) != 1
         takes = attrs.codes is not None and whole and ROTATE_CODES in rotate_lanes(info)
         self._rows_of_codes = takes and keeps_rows_of_codes(info)
 
@@ -94,9 +96,9 @@ class StridedAttentionExecution(VulkanExecution[StridedAttentionAttrs]):
         aligned = _aligned(attrs.depth, attrs.width, views)
         spec_of_codes = code_spec(y=output)
         candidates = kernels_of(attrs, aligned, encoder, in_bytes=bool(spec_of_codes))
-        kernel = encoder.choose("attention", (attrs, aligned), candidates)
+        kernel = encoder.choose("attention", (attrs, min(aligned, 4)), candidates)
         shader, make_params = kernel.call(aligned, encoder)
-        params = make_params(**self._sizes(aligned))
+        params = make_params(**self._sizes(unit_of(kernel, aligned)))
         seen = attrs.mask or View(0, (0, 0, 0, 0))
         spec: dict[str, int | bool | float] = {
             "MASK": 0 if mask is None else 2 if seen.strides[3] else 1,
@@ -121,18 +123,20 @@ class StridedAttentionExecution(VulkanExecution[StridedAttentionAttrs]):
             words = kernel.kept_words(attrs) if kernel.keeps else 4
             tensors.append(encoder.scratch(words, DType.INT32))
             spec["KEEPS"] = kernel.keeps
+        if isinstance(kernel, AttentionCoop):
+            spec["TAIL"] = attrs.depth % COLUMNS != 0
         if isinstance(kernel, AttentionCodes):
             groups = (*groups[:2], 1)
         encoder.dispatch(shader, tensors, params, groups, spec)
         if isinstance(kernel, AttentionTile | AttentionCoop):
             width = FLOAT_BYTES[encoder.element]
             info, made = encoder.info, kernel
-            encoder.expect(lambda: Expected(time_of(made, attrs, info, width)))
+            encoder.expect(lambda: Expected(time_of(made, attrs, info, aligned, width)))
 
-    def _sizes(self, aligned: Literal[1, 4]) -> dict[str, Any]:
+    def _sizes(self, unit: int) -> dict[str, Any]:
         """Return the parameters of every kernel, in units of its loads."""
         attrs = self.attrs
-        q_at, k_at, v_at, y_at = (_in_units(view, aligned) for view in (*attrs.views, attrs.result))
+        q_at, k_at, v_at, y_at = (_in_units(view, unit) for view in (*attrs.views, attrs.result))
         seen = attrs.mask or View(0, (0, 0, 0, 0))
         return {
             "batch_size": attrs.batch[1:],
@@ -170,12 +174,13 @@ def _rounding(codes: CodeAttention, encoder: VulkanEncoder) -> Tensor:
     return encoder.literal(f"attention:{codes}", packed)
 
 
-def _aligned(depth: int, width: int, views: Sequence[View]) -> Literal[1, 4]:
-    """Return 4 when every row consists of whole vec4s."""
+def _aligned(depth: int, width: int, views: Sequence[View]) -> Aligned:
+    """Return the largest number of elements that every row consists of multiples of."""
     numbers = [depth, width]
     for view in views:
         numbers += [view.offset, *view.strides]
-    return 4 if all(number % 4 == 0 for number in numbers) else 1
+    common = gcd(*numbers)
+    return 8 if common % 8 == 0 else 4 if common % 4 == 0 else 1
 
 
 def _in_units(view: View, unit: int) -> View:
