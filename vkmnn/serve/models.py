@@ -154,6 +154,7 @@ def load_models(
     on_device_lost: OnDeviceLost = "rebuild",
     on_overflow: OnOverflow = "warn",
     running: Running | None = None,
+    kv_cache_dtype: llm.KvCacheDtype = "f32",
 ) -> Models:
     """Load models: `model`, or `name=model`; each a folder, a model's file, or a hub's name.
 
@@ -169,7 +170,7 @@ def load_models(
     running = running or Running()
     try:
         for spec in specs:
-            _load(models, spec, device, capacity, variant, options, running)
+            _load(models, spec, device, capacity, variant, options, running, kv_cache_dtype)
     except BaseException:
         models.close()
         raise
@@ -214,6 +215,7 @@ def _load(
     variant: str | None,
     options: Options,
     running: Running,
+    kv_cache_dtype: llm.KvCacheDtype,
 ) -> None:
     name, where = _split(spec)
     try:
@@ -237,7 +239,10 @@ def _load(
         models.embedding[name] = encoder
         encoder.tokenizer.prepare()
     else:
-        model = llm.load(where, device, capacity=capacity, variant=variant, **options)
+        model = llm.load(
+            where, device, capacity=capacity, variant=variant, kv_cache_dtype=kv_cache_dtype,
+            **options,
+        )  # fmt: skip
         models.language[name] = model
         if model.has_tokenizer:
             model.tokenizer.prepare()
