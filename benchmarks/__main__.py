@@ -32,6 +32,7 @@ from benchmarks.results import Results
 from benchmarks.storm import Storm
 from vkmnn.bench.compare import Place, engines, place
 from vkmnn.bench.document import networks as network_data
+from vkmnn.cli.app import KvCacheDtype
 from vkmnn.cli.bench import networks_table, progress, show_bars, show_failures
 from vkmnn.cli.console import bytes_text, err, heading, note, show, table
 from vkmnn.errors import VkmnnError
@@ -282,6 +283,9 @@ def llm_command(
         list[str] | None,
         typer.Option("--precision", help=f"{', '.join(llm.PRECISIONS)} (repeatable)."),
     ] = None,
+    kv_cache_dtype: Annotated[
+        KvCacheDtype, typer.Option("--kv-cache-dtype", help="Storage of keys and values.")
+    ] = KvCacheDtype.F32,
     output: OutputOption = results.DEFAULT,
 ) -> None:
     """Tokens per second of a LLaMA-like model, compared with onnxruntime and llama.cpp."""
@@ -295,7 +299,7 @@ def llm_command(
     wanted = [name for name in llm.PRECISIONS if name in (precision or ["high"])]
     if unknown := {*(precision or [])} - {*wanted}:
         raise typer.BadParameter(f"{', '.join(sorted(unknown))}", param_hint="--precision")
-    load = llm.Load(prompt, tokens, texts)
+    load = llm.Load(prompt, tokens, texts, kv_cache_dtype.value)
     found, name = llm.measure(output / "llm", sizes, device, load, rounds, wanted)
     data = {"shape": shape, "layers": sizes.layers, "bits": bits, **asdict(load)}
     where = place(device, 0, rounds, 0)

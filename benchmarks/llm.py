@@ -60,11 +60,12 @@ PRECISIONS: tuple[PrecisionName, ...] = ("high", "normal", "low")
 
 @dataclass(frozen=True)
 class Load:
-    """What a model is asked for: tokens of a prompt, tokens of a text, texts at once."""
+    """What a model is asked for: tokens of a prompt and a text, texts at once, and its caches."""
 
     prompt: int = 64
     tokens: int = 64
     texts: int = 1
+    kv_cache_dtype: llm.KvCacheDtype = "f32"
 
 
 @dataclass(frozen=True)
@@ -229,7 +230,9 @@ def opened(
 ) -> llm.LanguageModel:
     """Open a model with room for the longest text, and for prompts that are padded."""
     capacity = load.prompt + load.tokens + 8
-    return llm.load(folder, device, capacity=capacity, precision=precision)
+    return llm.load(
+        folder, device, capacity=capacity, precision=precision, kv_cache_dtype=load.kv_cache_dtype
+    )
 
 
 def _others(

@@ -103,13 +103,19 @@ def _uncached(folder: Path, source: list[int], options: BeamOptions, most: int) 
     return search.best()
 
 
-@pytest.mark.parametrize("device", ["cpu", "auto"])
-def test_cached_beams_are_those_without_caches(tmp_path: Path, device: str) -> None:
+@pytest.mark.parametrize(
+    ("device", "kv_cache_dtype"), [("cpu", "f32"), ("auto", "f32"), ("auto", "i8")]
+)
+def test_cached_beams_are_those_without_caches(
+    tmp_path: Path, device: str, kv_cache_dtype: vkmnn.llm.KvCacheDtype
+) -> None:
     pytest.importorskip("onnxruntime")
     pytest.importorskip("tokenizers")
     folder = tiny.seq2seq_folder(tmp_path, merged=False)
     sources = ([5, 9, 200], [17, 33, 4, 4, 80, 3, 12])
-    with vkmnn.llm.load_seq2seq(folder, device, capacity=64) as model:
+    with vkmnn.llm.load_seq2seq(
+        folder, device, capacity=64, kv_cache_dtype=kv_cache_dtype
+    ) as model:
         for source, beams in ((sources[0], 3), (sources[1], 3), (sources[0], 2)):
             options = BeamOptions(beams, 1.0, "never")
             made = model.searched(source, [0], 9, options)

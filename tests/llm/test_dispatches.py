@@ -19,9 +19,9 @@ MOST = 5
 PROMPT = [5, 100, 7, 3, 250, 9]
 
 
-def _commands(folder: Path, tokens: int) -> float:
+def _commands(folder: Path, tokens: int, caches: vkmnn.llm.KvCacheDtype = "f32") -> float:
     """Return the commands of a token after warm-up."""
-    with vkmnn.llm.load(folder, capacity=100) as model:
+    with vkmnn.llm.load(folder, capacity=100, kv_cache_dtype=caches) as model:
         model.generate(PROMPT, 3)
         session = model.session()
         session.generate(PROMPT, 1)

@@ -105,6 +105,7 @@ LEFT = {
             *("LinearAttention", "MatMulNBits", "NonMaxSuppression", "OneHot"),
             *("QuantizedConvolution", "QuantizedMatMul", "Raster", "Recurrent", "Reduction"),
             *("RoiAlign", "RoiPool", "ScatterElements", "ScatterND", "Select", "TopK"),
+            "UnpackRows",
         ],
     ),
     "float16": (
@@ -112,7 +113,7 @@ LEFT = {
         [
             *("Append", "ArgMax", "ArgMin", "Col2Im", "ConvertTensor", "CumProd", "CumSum", "DFT"),
             *("DeformColumns", "Det", "LinearAttention", "NonMaxSuppression", "OneHot"),
-            *("RoiAlign", "RoiPool", "ScatterElements", "ScatterND", "TopK"),
+            *("RoiAlign", "RoiPool", "ScatterElements", "ScatterND", "TopK", "UnpackRows"),
         ],
     ),
 }

@@ -42,6 +42,7 @@ MANY_PARAMETERS = {
     "codegen/new_op.py:new_op": OPTIONS,
     "vkmnn_suite/fuzz/__main__.py:main": OPTIONS,
     "inference_session.py:InferenceSession.__init__": KEYWORDS,
+    "llm/__init__.py:load": KEYWORDS,
     "mnn/expr/layers.py:roi_align": OF_MNN,
     "mnn/nn.py:load_module_from_file": OF_MNN,
     "quantization/run.py:quantize": KEYWORDS,

@@ -47,6 +47,14 @@ class OnLost(str, Enum):
     RAISE = "raise"
 
 
+class KvCacheDtype(str, Enum):
+    """Storage of keys and values."""
+
+    F32 = "f32"
+    F16 = "f16"
+    I8 = "i8"
+
+
 class LogFormat(str, Enum):
     """Form of the log."""
 
@@ -808,6 +816,13 @@ CapacityOption = Annotated[
     int | None,
     option("--capacity", min=2, help="Maximum length of a text, prompt included, in tokens."),
 ]
+KvCacheDtypeOption = Annotated[
+    KvCacheDtype,
+    typer.Option(
+        "--kv-cache-dtype",
+        help="How keys and values are stored between tokens; f16 and i8 save memory.",
+    ),
+]
 RevisionOption = Annotated[
     str | None, typer.Option("--revision", help="A commit, tag or branch of the model on the hub.")
 ]
@@ -879,6 +894,7 @@ def generate(
     precision: PrecisionOption = "high",
     on_overflow: OnOverflowOption = "warn",
     capacity: CapacityOption = None,
+    kv_cache_dtype: KvCacheDtypeOption = KvCacheDtype.F32,
     variant: VariantOption = None,
     revision: RevisionOption = None,
     json: JsonOption = False,
@@ -897,7 +913,7 @@ def generate(
             "--precision, here as in all commands",
         )
     name, action = precision_name(precision), on_overflow_name(on_overflow)
-    where = Where(model, device, name, capacity, variant, revision, action)
+    where = Where(model, device, name, capacity, variant, revision, action, kv_cache_dtype.value)
     generate_text(
         where,
         text,
@@ -935,6 +951,7 @@ def chat(
     precision: PrecisionOption = "high",
     on_overflow: OnOverflowOption = "warn",
     capacity: CapacityOption = None,
+    kv_cache_dtype: KvCacheDtypeOption = KvCacheDtype.F32,
     variant: VariantOption = None,
     revision: RevisionOption = None,
 ) -> None:
@@ -947,7 +964,7 @@ def chat(
     from vkmnn.cli.generate import Where
 
     name, action = precision_name(precision), on_overflow_name(on_overflow)
-    where = Where(model, device, name, capacity, variant, revision, action)
+    where = Where(model, device, name, capacity, variant, revision, action, kv_cache_dtype.value)
     options = {
         "max_tokens": max_tokens,
         "temperature": temperature,
@@ -1102,6 +1119,7 @@ def serve(
     precision: PrecisionOption = "high",
     on_overflow: OnOverflowOption = "warn",
     capacity: CapacityOption = None,
+    kv_cache_dtype: KvCacheDtypeOption = KvCacheDtype.F32,
     variant: VariantOption = None,
     on_device_lost: OnLostOption = OnLost.REBUILD,
     max_tokens: AskedTokensOption = None,
@@ -1135,7 +1153,10 @@ def serve(
     }
     name = precision_name(precision)
     action = on_overflow_name(on_overflow)
-    served = Served(models or [], device, name, capacity, variant, on_device_lost.value, action)
+    served = Served(
+        models or [], device, name, capacity, variant, on_device_lost.value, action,
+        kv_cache_dtype.value,
+    )  # fmt: skip
     door = Door(
         host, port, api_key or [], api_key_file, allow_host or [], allow_origin or [],
         forwarded_allow_ips or [], grpc_port,

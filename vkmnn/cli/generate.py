@@ -29,6 +29,7 @@ class Where:
     variant: str | None
     revision: str | None
     on_overflow: OnOverflow = "warn"
+    kv_cache_dtype: llm.KvCacheDtype = "f32"
 
     def load(self) -> llm.LanguageModel:
         """Load the model.
@@ -45,6 +46,7 @@ class Where:
             revision=self.revision,
             precision=self.precision,
             on_overflow=self.on_overflow,
+            kv_cache_dtype=self.kv_cache_dtype,
         )
 
 

@@ -8,13 +8,16 @@ import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from vkmnn.base.extras import need
 from vkmnn.batch.pool import selected_devices
 from vkmnn.cli.console import note
 from vkmnn.errors import DeviceLostError, InvalidInputError
 from vkmnn.schedule_config import OnDeviceLost, OnOverflow, PrecisionName
+
+if TYPE_CHECKING:
+    from vkmnn.llm import KvCacheDtype
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +31,7 @@ class Served:
     variant: str | None
     on_device_lost: OnDeviceLost
     on_overflow: OnOverflow = "warn"
+    kv_cache_dtype: KvCacheDtype = "f32"
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,7 +171,7 @@ def _loaded(serve: Any, served: Served, networks: Networks) -> tuple[Any, Any]:
     )
     models = serve.load_models(
         served.specs, served.device, served.precision, served.capacity, served.variant,
-        served.on_device_lost, served.on_overflow, running,
+        served.on_device_lost, served.on_overflow, running, served.kv_cache_dtype,
     )  # fmt: skip
     if networks.repository is None:
         return models, None
@@ -181,8 +185,9 @@ def _loaded(serve: Any, served: Served, networks: Networks) -> tuple[Any, Any]:
             networks.repository, networks.control, networks.poll_s, networks.max_model_bytes
         )
         repository = serve.Repository(
-            shelf, models, served.device, running, options, served.capacity, served.variant
-        )
+            shelf, models, served.device, running, options,
+            serve.Caches(served.capacity, served.kv_cache_dtype), served.variant,
+        )  # fmt: skip
         repository.load_at_start()
     except BaseException:
         models.close()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from vkmnn.base.packed_rows import row_elements, unpack_rows
 from vkmnn.cpu_fallback.registry import (
     AnyArray,
     Inputs,
@@ -53,13 +54,17 @@ def _attended(op: Op[CachedAttentionAttrs], inputs: Inputs, known: int) -> list[
                   RotaryAttrs(attrs.width, attrs.interleaved))  # fmt: skip
         tables = [required(inputs, 3), required(inputs, 4)]
         q, k = (run_op(turn, [x, *tables])[0] for x in (q, k))
-    append = Op("Append", op.name, ["x", "y", "n"], ["z"], AppendAttrs(2))
+    append = Op("Append", op.name, ["x", "y", "n"], ["z"], AppendAttrs(2, attrs.packing))
     length = np.array([held], np.int64)
     caches = [
         run_op(append, [required(inputs, place), x, length])[0] for place, x in ((5, k), (6, v))
     ]
     shared = q.shape[1] // max(k.shape[1], 1)
-    keys, values = (np.repeat(cache, shared, axis=1) for cache in caches)
+    seen = caches
+    if attrs.packing:
+        seen = [unpack_rows(c, attrs.packing, x.shape[3]).astype(x.dtype)
+                for c, x in zip(caches, (k, v), strict=True)]  # fmt: skip
+    keys, values = (np.repeat(cache, shared, axis=1) for cache in seen)
     attend = Op("Attention", op.name, ["q", "k", "v", "m", "n", "s"], ["y"],
                 AttentionAttrs(attrs.scale, False, attrs.zero_fully_masked, None, attrs.softcap,
                                attrs.window))  # fmt: skip
@@ -82,8 +87,11 @@ def _apart(attrs: CachedAttentionAttrs, inputs: Inputs) -> tuple[AnyArray, AnyAr
     """Return queries, keys and values with heads before rows."""
     q = required(inputs, 0)
     if attrs.layout == "packed":
-        heads_of_keys, _, depth = required(inputs, 5).shape[1:]
-        keys, values = heads_of_keys * depth, heads_of_keys * required(inputs, 6).shape[3]
+        heads_of_keys = required(inputs, 5).shape[1]
+        depth, columns = (
+            row_elements(attrs.packing, required(inputs, place).shape[3]) for place in (5, 6)
+        )
+        keys, values = heads_of_keys * depth, heads_of_keys * columns
         parts = np.split(q, [q.shape[2] - keys - values, q.shape[2] - values], axis=2)
         shape = (*q.shape[:2], heads_of_keys, -1)
         q, k, v = parts[0].reshape(*q.shape[:2], -1, depth), *(x.reshape(shape) for x in parts[1:])

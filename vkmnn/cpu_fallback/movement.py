@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from vkmnn.base.packed_rows import pack_rows, unpack_rows
 from vkmnn.cpu_fallback.registry import AnyArray, Inputs, cpu_execution, optional, required
 from vkmnn.errors import InvalidInputError
 from vkmnn.ir import Op
@@ -17,6 +18,7 @@ from vkmnn.ir.ops import (
     SplitAttrs,
     TransposeAttrs,
     TriluAttrs,
+    UnpackRowsAttrs,
 )
 from vkmnn.shape.common import (
     broadcast_shapes,
@@ -235,8 +237,17 @@ def _join_past(op: Op, inputs: Inputs) -> list[AnyArray]:
 @cpu_execution("Append")
 def _append(op: Op[AppendAttrs], inputs: Inputs) -> list[AnyArray]:
     whole, rows = required(inputs, 0).copy(), required(inputs, 1)
+    if op.attrs.packing:
+        rows = pack_rows(rows, op.attrs.packing)
     axis, first = op.attrs.axis, int(required(inputs, 2).reshape(()))
     there = max(0, min(rows.shape[axis], whole.shape[axis] - first))
     target, source = np.moveaxis(whole, axis, 0), np.moveaxis(rows, axis, 0)
     target[first : first + there] = source[:there]
     return [whole]
+
+
+@cpu_execution("UnpackRows")
+def _unpack_rows(op: Op[UnpackRowsAttrs], inputs: Inputs) -> list[AnyArray]:
+    attrs = op.attrs
+    rows = unpack_rows(required(inputs, 0), attrs.packing, attrs.depth)
+    return [rows.astype(attrs.dtype.numpy)]

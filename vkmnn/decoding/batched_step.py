@@ -56,7 +56,7 @@ class _Batcher:
         outputs = [info.name for info in graph.outputs]
         ops = fuse_cached_attention(self.ops, {**self.infos, **self.own}, TOTAL, set(outputs))
         for op in ops:
-            if op.type in ("Append", "Attention"):
+            if op.type in _COUNTS:
                 raise CannotRewriteError(f"{op.type} '{op.name}' does not become a CachedAttention")
         return replace(
             graph,
@@ -140,5 +140,5 @@ class _Batcher:
         return made
 
 
-_COUNTS = {"Append": 2, "Attention": 4}
+_COUNTS = {"Append": 2, "UnpackRows": 1, "Attention": 4}
 """Row counts among the inputs: one per sequence if both belong to one CachedAttention."""

@@ -40,7 +40,7 @@ from vkmnn.ir import DType, Graph, TensorInfo
 
 _log = logging.getLogger(__name__)
 
-ALIGNED_ROWS = 16
+ALIGNED_ROWS = 64
 """Alignment of cache capacities, so that each cache starts where devices can bind memory."""
 
 

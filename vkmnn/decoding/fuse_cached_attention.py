@@ -10,7 +10,6 @@ from typing import Any
 from vkmnn.base.records import dataclass
 from vkmnn.ir import Op, TensorInfo
 from vkmnn.ir.ops import (
-    AppendAttrs,
     AttentionAttrs,
     CachedAttentionAttrs,
     LayerNormAttrs,
@@ -82,6 +81,8 @@ class _Fuser:
         if keys is None or values is None or keys[0].inputs[2] != values[0].inputs[2]:
             return None
         (append_k, *repeats_k), (append_v, *repeats_v) = keys, values
+        if append_k.attrs != append_v.attrs:
+            return None
         rotary_q, rotary_k = self._rotary(op.inputs[0]), self._rotary(append_k.inputs[1])
         if (rotary_q is None) != (rotary_k is None):
             return None
@@ -92,6 +93,7 @@ class _Fuser:
             zero_fully_masked=attrs.zero_fully_masked,
             softcap=attrs.softcap,
             window=attrs.window,
+            packing=append_k.attrs.packing,
         )
         tables = ["", ""]
         if rotary_q is not None and rotary_k is not None:
@@ -223,7 +225,12 @@ class _Fuser:
                 return None
             repeats = [op, expand, unsqueeze]
             op = self._producers.get(unsqueeze.inputs[0])
-        if op is None or op.type != "Append" or op.attrs != AppendAttrs(ROW_AXIS):
+        if op is not None and op.type == "UnpackRows":
+            repeats.append(op)
+            op = self._producers.get(op.inputs[0])
+        if op is None or op.type != "Append" or op.attrs.axis != ROW_AXIS:
+            return None
+        if bool(op.attrs.packing) != any(one.type == "UnpackRows" for one in repeats):
             return None
         new = self._dims(op.inputs[1])
         if len(dims) != 4 or len(new) != 4 or new[2] != query[2] or dims[:2] != query[:2]:

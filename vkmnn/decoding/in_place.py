@@ -168,8 +168,7 @@ class InPlaceRuns:
         for info in graph.inputs:
             shape = shapes.get(info.name)
             if info.name in tensors.axes:
-                cache, axis = tensors.caches[info.name], tensors.axes[info.name]
-                shape = resized(cache.shape, axis, tensors.length)
+                shape = tensors.float_shape(info.name, tensors.length)
             elif shape is None:
                 shape = tensors.current(info.name).shape
             infos[info.name] = replace(info, shape=shape)
@@ -236,14 +235,13 @@ class InPlaceRuns:
         for info in graph.inputs:
             shape = shapes.get(info.name)
             if info.name in tensors.axes:
-                cache, axis = tensors.caches[info.name], tensors.axes[info.name]
-                shape = resized(cache.shape, axis, tensors.room - rows)
+                shape = tensors.float_shape(info.name, tensors.room - rows)
             elif shape is None:
                 shape = tensors.swapped[info.name][0].shape
             infos[info.name] = replace(info, shape=shape)
         if tensors.axes:
             caches = {name: (tensors.pairs[name], axis) for name, axis in tensors.axes.items()}
-            spec = CacheSpec(caches, self.padded_axes or {}, tensors.room, fuse)
+            spec = CacheSpec(caches, self.padded_axes or {}, tensors.room, fuse, tensors.packing)
             padded = pad_caches(graph, infos, spec, planner.evaluate, planner.meter())
             graph, infos = padded.graph, {info.name: info for info in padded.graph.inputs}
         return graph, infos, padded

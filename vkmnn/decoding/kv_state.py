@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from vkmnn.base.packed_rows import Packing
 from vkmnn.core.device_tensor import DeviceTensor, as_array
 from vkmnn.core.program import Program
 from vkmnn.decoding.in_place import InPlaceRuns
@@ -32,6 +33,8 @@ class KVState:
         capacity: the maximum number of rows in a cache; None for no limit.
         initial: initial values; by default caches are empty and everything else is zero.
         waits: how to wait for steps; a new object by default.
+        packing: how rows of caches are packed in memory. Where they are, runs after the first have
+            to be in place.
 
     A call that fails leaves the rows of the caches as they were; `restore` may leave none.
 
@@ -45,7 +48,7 @@ class KVState:
         lost: whether its device was lost.
 
     Raises:
-        InvalidInputError: the initial rows exceed the capacity.
+        InvalidInputError: the initial rows exceed the capacity, or rows cannot be packed.
     """
 
     def __init__(
@@ -55,15 +58,18 @@ class KVState:
         capacity: int | None,
         initial: Mapping[str, Array],
         waits: Waits | None = None,
+        packing: Packing = "",
     ) -> None:
         self.program = program
         self._initial = dict(initial)
-        self.tensors = StateTensors(program, pairs, capacity)
+        self.tensors = StateTensors(program, pairs, capacity, packing)
         self.begun = False
         self._first_rows = self.tensors.length = self._initial_rows()
         self.waits = Waits() if waits is None else waits
         fits = InPlaceRuns.fit(program)
         self.in_place = InPlaceRuns(program, self.tensors, self.waits) if fits else None
+        if not fits:
+            self._check_packed("the network does not run on one device alone")
         self.closed = False
         self.lost = False
 
@@ -107,6 +113,7 @@ class KVState:
             try:
                 outputs, total = in_place.run(feeds)
             except CannotRewriteError as error:
+                self._check_packed(str(error))
                 _log.warning("the state is planned anew for every length: %s", error)
                 self._leave_place()
             else:
@@ -126,7 +133,7 @@ class KVState:
         if in_place.padded_axes is None or self._initial:
             return False
         return all(
-            resized(self._first(name, feeds).shape, axis, tensors.room)
+            resized(tensors.stored_shape(self._first(name, feeds).shape), axis, tensors.room)
             == tensors.caches[name].shape
             for name, axis in tensors.axes.items()
         )
@@ -146,10 +153,14 @@ class KVState:
         axes, length, regular = self._growth({n: v.shape for n, v in before.items()}, after)
         tensors.check_capacity(length)
         outputs = {name: np.array(as_array(results[name])) for name in names if name not in after}
-        values = {name: after[output] for name, output in tensors.pairs.items()}
+        values = {
+            name: tensors.upload(tensors.packed(name, after[output])) if name in axes
+            else after[output] for name, output in tensors.pairs.items()
+        }  # fmt: skip
         if self.in_place is not None and regular:
             tensors.take_over(values, axes, length)
         elif self.in_place is not None:
+            self._check_packed("its caches grow in different ways")
             self.in_place = None
             tensors.drop()
         tensors.values, tensors.axes, tensors.length = values, axes, length
@@ -201,6 +212,14 @@ class KVState:
         tensors.values = {name: self.value(name) for name in tensors.pairs}
         self.in_place = None
         tensors.drop()
+
+    def _check_packed(self, reason: str) -> None:
+        """Raise InvalidInputError if rows should be packed, which only runs in place can read."""
+        if self.tensors.packing:
+            raise InvalidInputError(
+                f"the caches cannot be stored as {self.tensors.packing}: {reason}",
+                hint="load the model without kv_cache_dtype, or with 'f32'",
+            )
 
     @property
     def steps_in_place(self) -> bool:
@@ -289,14 +308,15 @@ class KVState:
         """
         self.check_open()
         tensors = self.tensors
-        length = self._length_of(rows)
+        packed = {name: tensors.packed(name, row) for name, row in rows.items()}
+        length = self._length_of(packed)
         tensors.check_capacity(length)
-        values = {name: tensors.upload(rows[name]) for name in tensors.axes}
+        values = {name: tensors.upload(packed[name]) for name in tensors.axes}
         self.reset()
         tensors.load(values, length)
         self.begun = True
 
-    def _length_of(self, rows: Mapping[str, Array]) -> int:
+    def _length_of(self, rows: Mapping[str, Array | DeviceTensor]) -> int:
         tensors = self.tensors
         if not tensors.axes or not tensors.only_caches:
             raise InvalidInputError(

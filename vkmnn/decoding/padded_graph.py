@@ -19,6 +19,7 @@ from typing import NamedTuple
 import numpy as np
 
 from vkmnn.base.budget import Meter
+from vkmnn.base.packed_rows import Packing, packed_words
 from vkmnn.base.records import dataclass
 from vkmnn.decoding.fuse_cached_attention import ROW_AXIS, fuse_cached_attention
 from vkmnn.errors import ShapeError
@@ -27,6 +28,7 @@ from vkmnn.ir.ops import (
     AppendAttrs,
     AxisAttrs,
     ReshapeAttrs,
+    UnpackRowsAttrs,
 )
 from vkmnn.shape import compute_shapes
 from vkmnn.shape.axes import (
@@ -58,12 +60,14 @@ class CacheSpec:
         padded_inputs: other inputs with an axis as long as the caches after the run, and that axis.
         capacity: rows that the caches have room for.
         fuse: whether rotary embedding, appends and attention become one op where they can.
+        packing: how the rows of the caches are packed.
     """
 
     caches: Mapping[str, tuple[str, int]]
     padded_inputs: Mapping[str, int]
     capacity: int
     fuse: bool = True
+    packing: Packing = ""
 
 
 class _HostOp(NamedTuple):
@@ -266,7 +270,7 @@ class _Rewriter:
     def _rewrite(self, op: Op) -> None:
         cached = self._append(op)
         if cached is not None:
-            self.ops.append(cached)
+            self.ops += [cached, *self._unpacked(cached)]
             return
         content = OP_TYPES[op.type].content
         names = list(op.inputs)
@@ -339,7 +343,39 @@ class _Rewriter:
             past = self._lengths_before(op)
         else:
             self.extra[PAST] = TensorInfo(PAST, DType.INT64, (1,))
-        return Op("Append", op.name, [cache, new, past], [output], AppendAttrs(axis), op.source)
+        return Op(
+            "Append",
+            op.name,
+            [cache, new, past],
+            [output],
+            AppendAttrs(axis, self.spec.packing),
+            op.source,
+        )
+
+    def _unpacked(self, append: Op) -> list[Op]:
+        """Return the op by which others read a cache of packed rows; nothing for other caches."""
+        (output,), attrs, packing = append.outputs, append.attrs, self.spec.packing
+        if not packing:
+            return []
+        assert isinstance(attrs, AppendAttrs)
+        axis = attrs.axis
+        info = self.infos[output]
+        *sizes, depth = info.dims
+        if not info.dtype.is_float or axis >= len(sizes):
+            raise CannotRewriteError(
+                f"rows of the cache '{append.inputs[0]}', {info.dtype.value} {list(info.dims)} "
+                f"along axis {axis}, cannot be packed"
+            )
+        floats, words = f"{output}:floats", (*sizes, packed_words(packing, depth))
+        self.infos |= {
+            floats: replace(info, name=floats),
+            output: TensorInfo(output, DType.INT32, words),
+        }
+        self.padded_axes[floats] = axis
+        readers = [name for name, made in self.renamed.items() if made == output]
+        self.renamed |= dict.fromkeys([output, *readers], floats)
+        unpack = UnpackRowsAttrs(axis, packing, depth, info.dtype)
+        return [Op("UnpackRows", append.name, [output, self.total()], [floats], unpack)]
 
     def _lengths_before(self, op: Op) -> str:
         """Return the tensor with the length of each sequence of a batch, before the run."""
@@ -506,7 +542,7 @@ class _Rewriter:
         inputs = []
         for name, info in {**self.inputs, **self.extra}.items():
             if name in self.spec.caches:
-                info = replace(info, shape=self.infos[self.spec.caches[name][0]].shape)
+                info = replace(self.infos[self.spec.caches[name][0]], name=name)
             if name in read or name in self.inputs:
                 inputs.append(info)
         graph = replace(

@@ -9,6 +9,7 @@ import numpy as np
 
 from vkmnn.arguments import checked_number
 from vkmnn.base.closing import Closing
+from vkmnn.base.packed_rows import Packing
 from vkmnn.core.device_tensor import DeviceTensor
 from vkmnn.core.session import Session
 from vkmnn.decoding.cache_pool import CachePool
@@ -161,6 +162,7 @@ def open_state(
     initial: Mapping[str, Array],
     check: Check,
     waits: Waits | None = None,
+    packing: Packing = "",
 ) -> SessionState:
     """Return state that a session keeps between runs.
 
@@ -171,13 +173,14 @@ def open_state(
         initial: initial values; by default caches are empty and everything else is zero.
         check: checks the feeds of the other inputs.
         waits: how steps are waited for; another one by default.
+        packing: how rows of caches are packed in memory.
 
     Raises:
         InvalidInputError: the initial rows exceed the capacity, or the session has been closed.
     """
 
     def make() -> KVState:
-        state = KVState(session.program, pairs, capacity, initial, waits)
+        state = KVState(session.program, pairs, capacity, initial, waits, packing)
         session.attach(state)
         return state
 

@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Protocol
 
+import numpy as np
+
+from vkmnn.base.packed_rows import Packing, pack_rows, packed_words
 from vkmnn.core.device_tensor import DeviceTensor
 from vkmnn.core.program import Program
 from vkmnn.errors import InvalidInputError
@@ -52,10 +55,12 @@ class StateTensors:
         program: the network.
         pairs: each input with the output that feeds it in the next run.
         capacity: the maximum number of rows in a cache; None for no limit.
+        packing: how the rows of caches are packed.
 
     Attributes:
         length: rows of the caches.
         axes: the axis that grows, of each input that is a cache.
+        depths: elements of a packed row, by input; the last axis of its tensors counts words.
         values: results of an ordinary run, by input; caches and swapped tensors take precedence.
         caches: memory for `room` rows, by input.
         swapped: two tensors of equal size, by input; a run reads the one at `turn`, and writes the
@@ -64,13 +69,21 @@ class StateTensors:
         seat: the part of shared memory that holds the caches, or None.
     """
 
-    def __init__(self, program: Program, pairs: Mapping[str, str], capacity: int | None) -> None:
+    def __init__(
+        self,
+        program: Program,
+        pairs: Mapping[str, str],
+        capacity: int | None,
+        packing: Packing = "",
+    ) -> None:
         self._program = program
         self.pairs = dict(pairs)
         self.capacity = capacity
+        self.packing = packing
         self.length = 0
         self.room = 0
         self.axes: dict[str, int] = {}
+        self.depths: dict[str, int] = {}
         self.values: dict[str, DeviceTensor] = {}
         self.caches: dict[str, DeviceTensor] = {}
         self.swapped: dict[str, tuple[DeviceTensor, DeviceTensor]] = {}
@@ -90,6 +103,22 @@ class StateTensors:
         tensor = self._program.backend.new_tensor(value.shape, DType.from_numpy(value.dtype))
         tensor.copy_from(value)
         return tensor
+
+    def packed(self, name: str, rows: DeviceTensor | Array) -> DeviceTensor | Array:
+        """Return rows of a cache as its memory holds them: floats are packed, if it is."""
+        if not self.packing or not DType.from_numpy(rows.dtype).is_float:
+            return rows
+        self.depths[name] = rows.shape[-1]
+        return pack_rows(np.asarray(rows), self.packing)
+
+    def stored_shape(self, shape: Shape) -> Shape:
+        """Return the shape in memory of a cache of floats."""
+        return (*shape[:-1], packed_words(self.packing, shape[-1])) if self.packing else shape
+
+    def float_shape(self, name: str, rows: int) -> Shape:
+        """Return the shape of a cache as the network declares it."""
+        *sizes, last = resized(self.caches[name].shape, self.axes[name], rows)
+        return (*sizes, self.depths.get(name, last))
 
     def current(self, name: str) -> DeviceTensor:
         """Return the tensor that the next run reads; for a cache, a copy of its rows."""

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from math import inf
 
+from vkmnn.base.packed_rows import Packing
 from vkmnn.base.records import dataclass
 from vkmnn.ir import cost
 from vkmnn.ir.cost import COPY, VIEW
@@ -957,10 +958,27 @@ class AppendAttrs(OpAttrs):
     """Write the second input into the first along `axis`, at the position in the third.
 
     The third input is one integer. On a device the first input is updated in place, so no other op
-    may read it. Writes stop at its end.
+    may read it. Writes stop at its end. With `packing` ("f16" or "i8"; `base/packed_rows.py`), the
+    last axis of the first input has the words of packed rows, int32, and that of the second floats.
     """
 
     axis: int
+    packing: Packing = ""
+
+
+@op_type("UnpackRows", inputs=2, flops=1, host=COPY)
+@dataclass(frozen=True, slots=True)
+class UnpackRowsAttrs(OpAttrs):
+    """Floats [..., depth] of a cache of packed rows, int32 [..., words]; see `Append`.
+
+    The second input is the number of valid rows along `axis`, one integer; results past them are
+    undefined.
+    """
+
+    axis: int
+    packing: Packing
+    depth: int
+    dtype: DType = DType.FLOAT32
 
 
 @op_type("JoinPast", inputs=4, content=(3,), flops=0, host=COPY)
@@ -1155,6 +1173,9 @@ class CachedAttentionAttrs(OpAttrs):
 
     With `layout` "rows", q, k, v and y are [B, R, H or G, …]. With "packed", q is [B, R, H·D + G·D
     + G·E], the three concatenated, k and v are absent, and y is [B, R, H, E].
+
+    With `packing`, caches are int32 and have rows of words, as those of Append; new rows are
+    attended to as the caches hold them.
     """
 
     scale: float
@@ -1165,6 +1186,7 @@ class CachedAttentionAttrs(OpAttrs):
     softcap: float = 0.0
     window: int = 0
     epsilon: float = 0.0
+    packing: Packing = ""
 
 
 ATTENTION_AXES = 3

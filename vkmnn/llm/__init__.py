@@ -6,6 +6,7 @@ from pathlib import Path
 
 from vkmnn.base.budget import Budget
 from vkmnn.llm.decoder import Decoder
+from vkmnn.llm.decoder import KvCacheDtype as KvCacheDtype
 from vkmnn.llm.embedding import EmbeddingModel
 from vkmnn.llm.generation import Generated
 from vkmnn.llm.grammar import Grammar
@@ -40,6 +41,7 @@ def load(
     budget: Budget | None = None,
     on_device_lost: OnDeviceLost = "raise",
     on_overflow: OnOverflow = "warn",
+    kv_cache_dtype: KvCacheDtype = "f32",
 ) -> LanguageModel:
     """Load a language model: `vkmnn.llm.load("folder").generate("Once upon a time")`.
 
@@ -59,10 +61,12 @@ def load(
             `LanguageModel.lost`); or "rebuild": reopen the device, run the tokens of the texts
             that are being generated again, and go on with them.
         on_overflow: "warn", "high", "raise" or "ignore"; see `ScheduleConfig`.
+        kv_cache_dtype: how keys and values are stored between tokens: "f32"; "f16" for half the
+            memory; or "i8", bytes with a scale for every row, for a quarter and 4 bytes a row.
 
     Raises:
         ModelFileError: the folder does not exist, or its layout is not known.
-        InvalidInputError: the variant does not exist.
+        InvalidInputError: the variant does not exist, or the device cannot pack caches.
         MissingExtraError: a package of the extra `llm` is missing.
         VkmnnError: as `InferenceSession`.
     """
@@ -76,7 +80,7 @@ def load(
         on_overflow=on_overflow,
     )
     name = title_of(model)
-    decoder = Decoder(layout, config, capacity, budget)
+    decoder = Decoder(layout, config, capacity, budget, kv_cache_dtype)
     return LanguageModel(layout, decoder, name)
 
 
@@ -127,6 +131,7 @@ def load_seq2seq(
     precision: PrecisionName = "high",
     on_device_lost: OnDeviceLost = "raise",
     on_overflow: OnOverflow = "warn",
+    kv_cache_dtype: KvCacheDtype = "f32",
 ) -> Seq2SeqModel:
     """Load an encoder with its decoder: `vkmnn.llm.load_seq2seq("t5").generate("a text")`.
 
@@ -139,6 +144,7 @@ def load_seq2seq(
         precision: "fp32" or "fp16".
         on_device_lost: "raise" DeviceLostError, or "rebuild" and run once more.
         on_overflow: as for `load`.
+        kv_cache_dtype: as for `load`; of the decoder's own keys and values.
 
     Raises:
         VkmnnError: as `load`.
@@ -153,4 +159,4 @@ def load_seq2seq(
         on_device_lost=on_device_lost,
         on_overflow=on_overflow,
     )
-    return Seq2SeqModel(layout, config, name, capacity)
+    return Seq2SeqModel(layout, config, name, capacity, kv_cache_dtype)

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 from math import prod
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
 from vkmnn.arguments import check_feeds, checked_number
 from vkmnn.base.budget import Budget
+from vkmnn.base.packed_rows import PACKINGS, Packing
 from vkmnn.decoding.cache_pool import CachePool
 from vkmnn.decoding.decode_loop import DecodeLoop
 from vkmnn.decoding.decode_step import DecoderIO
@@ -24,6 +25,9 @@ from vkmnn.llm.networks import ROWS, decoder_graph, of_one_text
 from vkmnn.opening import OpenSession, open_model
 from vkmnn.runtime.device_info import DeviceInfo, DeviceType
 from vkmnn.schedule_config import STORAGE, Precision, ScheduleConfig
+
+KvCacheDtype = Literal["f32", "f16", "i8"]
+"""How keys and values are stored between runs; "f32" as the network computes them."""
 
 MAX_BATCH = 8
 """Maximum texts per decode step: kernels process as many rows in little more time than one."""
@@ -47,6 +51,7 @@ class Decoder:
         config: device and options.
         capacity: maximum tokens of a sequence; None for the model's own maximum, up to 4,096.
         budget: limits of loading.
+        kv_cache_dtype: how keys and values are stored between runs.
 
     Attributes:
         chunks: numbers of tokens that a run of a prompt may have, in ascending order.
@@ -63,7 +68,9 @@ class Decoder:
         config: ScheduleConfig,
         capacity: int | None = None,
         budget: Budget | None = None,
+        kv_cache_dtype: KvCacheDtype = "f32",
     ) -> None:
+        self._packing = packing_of(kv_cache_dtype)
         if capacity is not None:
             capacity = checked_number(capacity, "the capacity, in tokens,", 2)
         self.capacity = capacity or min(layout.context or DEFAULT_CAPACITY, DEFAULT_CAPACITY)
@@ -152,7 +159,7 @@ class Decoder:
             shared: whether it is among the `texts` whose steps may be batched.
         """
         core = self.open.core
-        state = open_state(core, self._pairs, self.capacity, {}, self._check, waits)
+        state = open_state(core, self._pairs, self.capacity, {}, self._check, waits, self._packing)
         return state, state.decode_loop(self.io, self._pool if shared else None)
 
     @property
@@ -224,6 +231,17 @@ def texts_at_once(info: object, stored: Precision, cache_bytes: int) -> int:
         return MAX_BATCH
     room = int(CACHES_SHARE * info.memory_bytes) // max(cache_bytes, 1)
     return min(LARGE_BATCH, max(MAX_BATCH, (1 << room.bit_length()) >> 1))
+
+
+def packing_of(kv_cache_dtype: KvCacheDtype) -> Packing:
+    """Return how rows of caches are packed; raise InvalidInputError for other values."""
+    if kv_cache_dtype == "f32":
+        return ""
+    if kv_cache_dtype in PACKINGS:
+        return kv_cache_dtype
+    raise InvalidInputError(
+        f"kv_cache_dtype is {kv_cache_dtype!r}", hint=f"it is one of f32, {', '.join(PACKINGS)}"
+    )
 
 
 def _role(name: str, names: Any) -> str:

@@ -11,10 +11,12 @@ import numpy as np
 
 from vkmnn.arguments import check_feeds
 from vkmnn.base.closing import Closing
+from vkmnn.base.packed_rows import Packing
 from vkmnn.decoding.session_state import SessionState, matched_pairs, open_state
 from vkmnn.errors import InvalidInputError, ModelFileError, StateLostError
 from vkmnn.ir import Array, TensorInfo
 from vkmnn.llm.beam_search import BeamOptions, BeamSearch
+from vkmnn.llm.decoder import KvCacheDtype, packing_of
 from vkmnn.llm.embedding import LENGTHS
 from vkmnn.llm.generation import Generated
 from vkmnn.llm.layout import Layout
@@ -55,7 +57,7 @@ class _Part:
                 given[name] = np.zeros([1, *shape[1:]], info.dtype.numpy)
         return dict(self.open.core.run(check_feeds(self.inputs, given, self._types)))
 
-    def state(self, capacity: int) -> tuple[SessionState, dict[str, str]]:
+    def state(self, capacity: int, packing: Packing) -> tuple[SessionState, dict[str, str]]:
         """Return caches of the decoder's own keys and values, and their names."""
         pairs = {
             name: output
@@ -64,7 +66,7 @@ class _Part:
         }
         fed = {name: info for name, info in self.inputs.items() if name not in pairs}
         check = partial(check_feeds, fed, types=self._types)
-        return open_state(self.open.core, pairs, capacity, {}, check), pairs
+        return open_state(self.open.core, pairs, capacity, {}, check, None, packing), pairs
 
     def close(self) -> None:
         """Release the device's memory."""
@@ -79,8 +81,16 @@ class Seq2SeqModel(Closing):
         capacity: how many tokens a result may have.
     """
 
-    def __init__(self, layout: Layout, config: ScheduleConfig, name: str, capacity: int) -> None:
+    def __init__(
+        self,
+        layout: Layout,
+        config: ScheduleConfig,
+        name: str,
+        capacity: int,
+        kv_cache_dtype: KvCacheDtype = "f32",
+    ) -> None:
         assert layout.encoder is not None
+        self._packing = packing_of(kv_cache_dtype)
         self.name, self.layout, self.capacity = name, layout, capacity
         merged = "merged" in layout.decoder.name
         if not merged and (layout.first is None or "past" not in layout.decoder.name):
@@ -98,7 +108,7 @@ class Seq2SeqModel(Closing):
         self._source = next((n for n in _SOURCES if n in self._encoder.inputs), "")
         if not self._source:
             raise ModelFileError(f"the encoder's inputs are {', '.join(self._encoder.inputs)}")
-        self._state, self._pairs = self._next.state(capacity)
+        self._state, self._pairs = self._next.state(capacity, self._packing)
         self._warm = False
         self._beams: dict[int, SessionState] = {}
         self._tokenizer: Tokenizer | None = None
@@ -175,7 +185,7 @@ class Seq2SeqModel(Closing):
             return self._generated(*arguments)
         except StateLostError as error:  # another device has been opened
             _log.warning("the text is generated again: %s", error.message)
-        self._state, self._pairs = self._next.state(self.capacity)
+        self._state, self._pairs = self._next.state(self.capacity, self._packing)
         self._warm = False
         return self._generated(*arguments)
 
@@ -224,7 +234,7 @@ class Seq2SeqModel(Closing):
                   for name, one in across.items()}  # fmt: skip
         state = self._beams.get(options.beams)
         if state is None:
-            state = self._next.state(self.capacity)[0]
+            state = self._next.state(self.capacity, self._packing)[0]
             for _ in range(2):  # so that the state knows its growing axes
                 self._step(across, [0] * options.beams, state)
             self._beams[options.beams] = state

@@ -7,11 +7,12 @@ from vkmnn.serve.app import App, make_app
 from vkmnn.serve.joining import Batching
 from vkmnn.serve.limits import KEEP_ALIVE_S, Limits
 from vkmnn.serve.listening import bound, server_of
-from vkmnn.serve.models import Models, Options, Running, load_models
+from vkmnn.serve.models import Caches, Models, Options, Running, load_models
 from vkmnn.serve.observer import JsonLines, Observer, Traces
 from vkmnn.serve.repository import Repository, Shelf
 
 __all__ = [
+    "Caches",
     "KEEP_ALIVE_S",
     "Access",
     "App",

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypedDict, TypeVar
+from typing import Any, NamedTuple, TypedDict, TypeVar
 
 from vkmnn import llm
 from vkmnn.base.config_file import read_config
@@ -54,6 +54,13 @@ class Options(TypedDict):
     precision: PrecisionName
     on_device_lost: OnDeviceLost
     on_overflow: OnOverflow
+
+
+class Caches(NamedTuple):
+    """Caches of language models: the tokens of a text, and how keys and values are stored."""
+
+    capacity: int | None = None
+    kv_cache_dtype: llm.KvCacheDtype = "f32"
 
 
 @dataclass(slots=True)
@@ -189,6 +196,7 @@ def load_models(
     on_device_lost: OnDeviceLost = "rebuild",
     on_overflow: OnOverflow = "warn",
     running: Running | None = None,
+    kv_cache_dtype: llm.KvCacheDtype = "f32",
 ) -> Models:
     """Load models: `model`, or `name=model`; each a folder, a model's file, or a hub's name.
 
@@ -201,10 +209,11 @@ def load_models(
         "on_overflow": on_overflow,
     }
     models = Models()
+    caches = Caches(capacity, kv_cache_dtype)
     running = running or Running()
     try:
         for spec in specs:
-            _load(models, spec, device, capacity, variant, options, running)
+            _load(models, spec, device, caches, variant, options, running)
     except BaseException:
         models.close()
         raise
@@ -245,7 +254,7 @@ def _load(
     models: Models,
     spec: str,
     device: str,
-    capacity: int | None,
+    caches: Caches,
     variant: str | None,
     options: Options,
     running: Running,
@@ -264,7 +273,7 @@ def _load(
         )
         models.add_network(Network(name, "1", sessions, running.batching))
     else:
-        spoken = open_spoken(found.path, found.variant, device, capacity, options)
+        spoken = open_spoken(found.path, found.variant, device, caches, options)
         models.add(name, spoken)
 
 
@@ -291,7 +300,7 @@ def is_described_by_hugging_face(folder: Path) -> bool:
 
 
 def open_spoken(
-    path: Path, variant: str | None, device: str | int, capacity: int | None, options: Options
+    path: Path, variant: str | None, device: str | int, caches: Caches, options: Options
 ) -> Spoken:
     """Open a language model, an encoder, or the pipeline that a folder names.
 
@@ -304,7 +313,7 @@ def open_spoken(
     if read_layout(path, variant).kind == "embedding":
         made = llm.load_embedding(path, device, variant=variant, **options)
     else:
-        made = llm.load(path, device, capacity=capacity, variant=variant, **options)
+        made = llm.load(path, device, variant=variant, **caches._asdict(), **options)
     try:
         if isinstance(made, llm.EmbeddingModel) or made.has_tokenizer:
             made.tokenizer.prepare()

@@ -17,6 +17,7 @@ from vkmnn.errors import InvalidInputError, ModelFileError, VkmnnError
 from vkmnn.serve.limits import HttpError
 from vkmnn.serve.model_config import ModelConfig, read_config
 from vkmnn.serve.models import (
+    Caches,
     Model,
     Models,
     Options,
@@ -79,7 +80,7 @@ class Repository:
         device: the default device.
         running: how networks are run, unless a model's configuration says otherwise.
         options: options of every session.
-        capacity: of language models.
+        caches: those of language models.
         variant: of language models and encoders.
 
     Attributes:
@@ -93,7 +94,7 @@ class Repository:
         device: str,
         running: Running,
         options: Options,
-        capacity: int | None = None,
+        caches: Caches = Caches(),  # noqa: B008 - immutable
         variant: str | None = None,
     ) -> None:
         if not shelf.folder.is_dir():
@@ -106,7 +107,7 @@ class Repository:
         self._device = device
         self._running = running
         self._options = options
-        self._capacity = capacity
+        self._caches = caches
         self._variant = variant
         self.settled: Callable[[], Awaitable[None]] | None = None
         self._entries: dict[str, _Entry] = {}
@@ -179,7 +180,7 @@ class Repository:
                     )
                 else:
                     device = config.only_device(self._device)
-                    made = open_spoken(path, self._variant, device, self._capacity, self._options)
+                    made = open_spoken(path, self._variant, device, self._caches, self._options)
                 entry.versions[version] = made
         except BaseException:
             for made in entry.versions.values():

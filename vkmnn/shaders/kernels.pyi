@@ -204,6 +204,22 @@ def append(*, load: AppendLoad) -> Shader:
     moved whatever their type.
     """
 
+AppendPackedPacking: TypeAlias = Literal["f16", "i8"]
+
+class AppendPackedParams(Params):
+    depth: Final[int]
+    words: Final[int]
+    inner: Final[int]
+    rows: Final[int]
+    capacity: Final[int]
+    def __init__(self, *, depth: int, words: int, inner: int, rows: int, capacity: int) -> None: ...
+
+def append_packed(*, packing: AppendPackedPacking) -> Shader:
+    """
+    y[outer][length + j][inner] = the packed row x[outer][j][inner], in place, as far as y
+    reaches.
+    """
+
 ArgReduceSource: TypeAlias = Literal["f32", "i32", "pair"]
 ArgReduceLanes: TypeAlias = Literal[8, 16, 32, 0, 1]
 ArgReduceLoad: TypeAlias = Literal["buffer", "texel"]
@@ -502,6 +518,7 @@ def binary(
 CachedAttentionSplit: TypeAlias = Literal[0, 1]
 CachedAttentionElement: TypeAlias = Literal["f32", "f16"]
 CachedAttentionLoad: TypeAlias = Literal["buffer", "texel"]
+CachedAttentionPacking: TypeAlias = Literal["none", "f16", "i8"]
 
 class CachedAttentionParams(Params):
     heads: Final[int]
@@ -562,6 +579,7 @@ def cached_attention(
     split: CachedAttentionSplit,
     element: CachedAttentionElement,
     load: CachedAttentionLoad,
+    packing: CachedAttentionPacking,
 ) -> Shader:
     """
     Attention of a few query rows on a KV cache: rotary embedding of the query of a head and row
@@ -571,6 +589,7 @@ def cached_attention(
 
 CachedAttentionSubgroupLanes: TypeAlias = Literal[8, 16]
 CachedAttentionSubgroupElement: TypeAlias = Literal["f32", "f16"]
+CachedAttentionSubgroupPacking: TypeAlias = Literal["none", "f16", "i8"]
 
 class CachedAttentionSubgroupParams(Params):
     heads: Final[int]
@@ -630,6 +649,7 @@ def cached_attention_subgroup(
     *,
     lanes: CachedAttentionSubgroupLanes,
     element: CachedAttentionSubgroupElement,
+    packing: CachedAttentionSubgroupPacking,
 ) -> Shader:
     """
     Cached_attention on CPU devices.
@@ -638,6 +658,7 @@ def cached_attention_subgroup(
 CachedAttentionWideLanes: TypeAlias = Literal[8, 32]
 CachedAttentionWideSplit: TypeAlias = Literal[0, 1]
 CachedAttentionWideElement: TypeAlias = Literal["f32", "f16"]
+CachedAttentionWidePacking: TypeAlias = Literal["none", "f16", "i8"]
 
 class CachedAttentionWideParams(Params):
     heads: Final[int]
@@ -698,6 +719,7 @@ def cached_attention_wide(
     lanes: CachedAttentionWideLanes,
     split: CachedAttentionWideSplit,
     element: CachedAttentionWideElement,
+    packing: CachedAttentionWidePacking,
 ) -> Shader:
     """
     Cached_attention on GPUs with subgroup shuffles.
@@ -3934,6 +3956,29 @@ def unpack_codes(
 ) -> Shader:
     """
     Packed weights of `bits` bits as floats, a word at a time.
+    """
+
+UnpackRowsPacking: TypeAlias = Literal["f16", "i8"]
+
+class UnpackRowsParams(Params):
+    count: Final[int]
+    depth: Final[int]
+    words: Final[int]
+    inner: Final[int]
+    capacity: Final[int]
+    def __init__(
+        self,
+        *,
+        count: int,
+        depth: int,
+        words: int,
+        inner: int,
+        capacity: int,
+    ) -> None: ...
+
+def unpack_rows(*, packing: UnpackRowsPacking) -> Shader:
+    """
+    Floats of packed rows, as many rows as are valid.
     """
 
 WinogradInM: TypeAlias = Literal[2, 4]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from vkmnn.base.packed_rows import packed_words, row_elements
 from vkmnn.errors import ShapeError
 from vkmnn.ir import Op
 from vkmnn.ir.ops import CachedAttentionAttrs
@@ -16,6 +17,7 @@ from vkmnn.shape.common import (
     same_dtype,
     shape_of,
 )
+from vkmnn.shape.gathering import check_packed
 from vkmnn.shape.registry import size_computer
 from vkmnn.shape.symbolic.facts import Facts, Found
 from vkmnn.shape.symbolic.rules import shape_rule
@@ -29,8 +31,12 @@ def _cached_attention(op: Op[CachedAttentionAttrs], inputs: Infos, values: Value
         raise ShapeError(f"queries {q} and keys {k} are not rows of heads that share")
     if k != (q[0], k[1], *q[2:]) or v[:3] != k[:3]:
         raise ShapeError(f"keys {k} and values {v} do not fit the queries {q}")
-    check_shape(inputs, 5, (*k[:2], keys[2], k[3]), "cache of keys")
-    check_shape(inputs, 6, (*k[:2], keys[2], v[3]), "cache of values")
+    packing = op.attrs.packing
+    depths = [packed_words(packing, x[3]) for x in (k, v)]
+    if packing and any(x[3] % 4 for x in (k, v)):
+        raise ShapeError(f"rows of {k[3]} and {v[3]} elements are not whole words of packed rows")
+    check_shape(inputs, 5, (*k[:2], keys[2], depths[0]), "cache of keys")
+    check_shape(inputs, 6, (*k[:2], keys[2], depths[1]), "cache of values")
     width = op.attrs.width
     if width % 2 or not 0 <= width <= q[3] or bool(width) != has_input(inputs, 3):
         raise ShapeError(f"{width} columns of {q} cannot be rotated")
@@ -52,10 +58,14 @@ def _cached_attention(op: Op[CachedAttentionAttrs], inputs: Infos, values: Value
             check_shape(inputs, index, (q[3],), "factors of normalised rows")
     if has_input(inputs, 10) != has_input(inputs, 11):
         raise ShapeError("either queries or keys are normalised")
-    given = (0, 5, 6) if op.attrs.layout == "packed" else (0, 1, 2, 5, 6)
+    given = [0, 5, 6] if op.attrs.layout == "packed" else [0, 1, 2, 5, 6]
+    if packing:
+        given = given[:-2]
+        for place in (5, 6):
+            check_packed(inputs, place)
     dtype = same_dtype(inputs, *given)
     y = (q[0], q[2], q[1], v[3]) if op.attrs.layout else (*q[:3], v[3])
-    return [(dtype, y), (dtype, keys), (dtype_of(inputs, 6), cached)]
+    return [(dtype, y), (dtype_of(inputs, 5), keys), (dtype_of(inputs, 6), cached)]
 
 
 def _heads_first(attrs: CachedAttentionAttrs, inputs: Infos) -> tuple[tuple[int, ...], ...]:
@@ -66,11 +76,14 @@ def _heads_first(attrs: CachedAttentionAttrs, inputs: Infos) -> tuple[tuple[int,
     q, keys, cached = (shape_of(inputs, place) for place in (0, 5, 6))
     if len(q) != 3 or len(keys) != 4 or len(cached) != 4 or not keys[3]:
         raise ShapeError(f"{q} cannot be queries, keys and values for a cache {keys}")
-    heads, rest = divmod(q[2] - keys[1] * (keys[3] + cached[3]), keys[3])
+    depth, columns = (row_elements(attrs.packing, cache[3]) for cache in (keys, cached))
+    if depth < 1:
+        raise ShapeError(f"{keys} is no cache of keys")
+    heads, rest = divmod(q[2] - keys[1] * (depth + columns), depth)
     if rest or heads < 1:
         raise ShapeError(f"{q} cannot be queries, keys and values for a cache {keys}")
-    rows = (q[0], heads, q[1], keys[3])
-    return rows, (q[0], keys[1], q[1], keys[3]), (q[0], keys[1], q[1], cached[3])
+    rows = (q[0], heads, q[1], depth)
+    return rows, (q[0], keys[1], q[1], depth), (q[0], keys[1], q[1], columns)
 
 
 @shape_rule("CachedAttention")
@@ -78,5 +91,7 @@ def _named_cached_attention(op: Op[CachedAttentionAttrs], facts: Facts) -> list[
     q, cached = facts.shape(op), facts.shape(op, 6)
     dtype = facts.dtype(op)
     known = q is not None and cached is not None and op.attrs.layout != "packed"
+    known = known and not op.attrs.packing
     y = (*q[:3], cached[3]) if known and q and cached else None
-    return [(dtype, y), (dtype, facts.shape(op, 5)), (dtype, facts.shape(op, 6))]
+    caches = [(facts.dtype(op, place), facts.shape(op, place)) for place in (5, 6)]
+    return [(dtype, y), *caches]

@@ -2,9 +2,17 @@
 
 from __future__ import annotations
 
+from vkmnn.base.packed_rows import packed_words
 from vkmnn.errors import ShapeError
-from vkmnn.ir import Dim, Op
-from vkmnn.ir.ops import AppendAttrs, AxisAttrs, GatherNDAttrs, ScatterElementsAttrs, ScatterNDAttrs
+from vkmnn.ir import Dim, DType, Op
+from vkmnn.ir.ops import (
+    AppendAttrs,
+    AxisAttrs,
+    GatherNDAttrs,
+    ScatterElementsAttrs,
+    ScatterNDAttrs,
+    UnpackRowsAttrs,
+)
 from vkmnn.shape.common import (
     Infos,
     Outputs,
@@ -153,7 +161,12 @@ def _named_one_hot(op: Op[AxisAttrs], facts: Facts) -> list[Found]:
 @size_computer("Append")
 def _append(op: Op[AppendAttrs], inputs: Infos, values: Values) -> Outputs:
     whole, rows, axis = shape_of(inputs, 0), shape_of(inputs, 1), op.attrs.axis
-    same_dtype(inputs, 0, 1)
+    if op.attrs.packing:
+        check_packed(inputs, 0)
+        if axis < len(rows) - 1:
+            rows = (*rows[:-1], packed_words(op.attrs.packing, rows[-1]))
+    else:
+        same_dtype(inputs, 0, 1)
     if len(whole) != len(rows) or not 0 <= axis < len(whole):
         raise ShapeError(f"{rows} cannot be appended to {whole} along axis {axis}")
     if (*whole[:axis], *whole[axis + 1 :]) != (*rows[:axis], *rows[axis + 1 :]):
@@ -162,6 +175,29 @@ def _append(op: Op[AppendAttrs], inputs: Infos, values: Values) -> Outputs:
 
 
 shape_rule("Append")(like_first)
+
+
+@size_computer("UnpackRows")
+def _unpack_rows(op: Op[UnpackRowsAttrs], inputs: Infos, values: Values) -> Outputs:
+    words, attrs = shape_of(inputs, 0), op.attrs
+    check_packed(inputs, 0)
+    if not 0 <= attrs.axis < len(words) - 1:
+        raise ShapeError(f"{words} has no rows of words along axis {attrs.axis}")
+    if words[-1] != packed_words(attrs.packing, attrs.depth):
+        raise ShapeError(f"rows of {words[-1]} words do not hold {attrs.depth} elements")
+    return [(attrs.dtype, (*words[:-1], attrs.depth))]
+
+
+@shape_rule("UnpackRows")
+def _named_unpack_rows(op: Op[UnpackRowsAttrs], facts: Facts) -> list[Found]:
+    words = facts.shape(op)
+    return [(op.attrs.dtype, (*words[:-1], op.attrs.depth) if words else None)]
+
+
+def check_packed(inputs: Infos, index: int) -> None:
+    """Raise ShapeError unless an input can hold words of packed rows."""
+    if dtype_of(inputs, index) is not DType.INT32:
+        raise ShapeError(f"packed rows are int32, not {dtype_of(inputs, index).value}")
 
 
 @size_computer("JoinPast")

@@ -8,16 +8,19 @@ from typing import cast
 
 import numpy as np
 
+from vkmnn.base.packed_rows import Packing, pack_rows
 from vkmnn.cpu_fallback.registry import AnyArray
+from vkmnn.ir import Op
 from vkmnn.ir.ops import (
     AttentionAttrs,
     CachedAttentionAttrs,
     CodeAttention,
     LinearAttentionAttrs,
     RotaryAttrs,
+    UnpackRowsAttrs,
 )
 from vkmnn.shaders import kernels
-from vkmnn.testing.case import Case, Variant, op_case, shader_cases
+from vkmnn.testing.case import Case, Variant, op_case, shader_cases, tensor_info
 from vkmnn.testing.shapes import floats, whole
 from vkmnn.vulkan.attention.kernels import ROTATE_CODES, AttentionRotate
 
@@ -246,6 +249,40 @@ _SCORED = {
 @shader_cases("cached_attention_wide")
 def cached_attention(variant: Variant) -> Iterator[Case]:
     """Empty, broken and full blocks of rows, tables and masks of all kinds; the rest is poison."""
+    packing = variant.axes["packing"]
+    for case in _cached_cases():
+        yield case if packing == "none" else _packed(case, cast(Packing, packing))
+
+
+def _packed(case: Case, packing: Packing) -> Case:
+    """Return a case with packed caches, which are unpacked in the end: they may round otherwise."""
+    graph, feeds = case.graph, dict(case.feeds)
+    (op,) = graph.ops
+    assert isinstance(op.attrs, CachedAttentionAttrs)
+    caches, inputs = op.inputs[5:7], {info.name: info for info in graph.inputs}
+    ops, infos = [replace(op, attrs=replace(op.attrs, packing=packing))], {}
+    for cache, output in zip(caches, op.outputs[1:], strict=True):
+        rows = feeds[cache]
+        poison, depth = np.isnan(rows).any(-1), rows.shape[-1]
+        words = pack_rows(np.nan_to_num(rows), packing)
+        words[poison, -1] = 0x7E007E00 if packing == "f16" else 0x7FC00000
+        feeds[cache] = words
+        inputs[cache] = tensor_info(cache, words)
+        infos[output] = tensor_info(output, words)
+        attrs = UnpackRowsAttrs(2, packing, depth)
+        ops.append(Op("UnpackRows", output, [output, "rows"], [f"{output}:floats"], attrs))
+    feeds["rows"] = np.array([rows.shape[2]], np.int64)
+    inputs["rows"] = tensor_info("rows", feeds["rows"])
+    outputs = [
+        replace(info, name=f"{info.name}:floats") if info.name in infos else info
+        for info in graph.outputs
+    ]
+    graph = replace(graph, inputs=[*inputs.values()], outputs=outputs, ops=ops, infos=infos)
+    return replace(case, graph=graph, feeds=feeds, rtol=1e-3, atol=1e-3)
+
+
+def _cached_cases() -> Iterator[Case]:
+    """Yield one size after the other."""
     for number, (
         images, heads, shared, capacity, lengths, rows, depth, columns, width, layout
     ) in enumerate(_CACHED):  # fmt: skip

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import product
+from typing import Literal, cast
 
 import numpy as np
 
-from vkmnn.cpu_fallback.registry import AnyArray
+from vkmnn.base.packed_rows import pack_rows
+from vkmnn.cpu_fallback.registry import AnyArray, run_op
 from vkmnn.ir import Array, Graph, Op, OpAttrs
 from vkmnn.ir.ops import (
     AppendAttrs,
@@ -17,13 +19,15 @@ from vkmnn.ir.ops import (
     ScatterElementsAttrs,
     ScatterNDAttrs,
     UnaryAttrs,
+    UnpackRowsAttrs,
 )
-from vkmnn.testing.case import Case, Variant, op_case, op_cases, shader_cases
+from vkmnn.testing.case import Case, Variant, op_case, op_cases, shader_cases, tensor_info
 from vkmnn.testing.shapes import floats, integers, whole
 from vkmnn.vulkan.sorting.scatter import AtOnce, InOrder
 from vkmnn_suite.cases.rows import taking
 
 Shape = tuple[int, ...]
+PackedRows = Literal["f16", "i8"]
 
 _OUTSIDE = "outside"
 _REDUCTIONS = ("none", "add", "mul", "max", "min")
@@ -424,3 +428,47 @@ def append(variant: Variant) -> Iterator[Case]:
             )
             inputs: list[Array | None] = [whole, new, np.array([length], np.int64)]
             yield op_case("Append", AppendAttrs(axis), inputs, rtol=0, atol=0)
+
+
+# Rows before and after the axis of a cache, its capacity, new rows, where they go, and elements.
+_PACKED = (
+    (2, 3, 7, 2, 3, 8),
+    (1, 1, 5, 4, 3, 12),  # past the end
+    (2, 2, 4, 1, 0, 5),  # a broken word
+    (1, 2, 3, 1, 2, 3),
+    (3, 1, 66, 33, 17, 260),  # more words than invocations
+    (1, 1, 2, 0, 1, 4),
+)
+
+
+@shader_cases("append_packed")
+def append_packed(variant: Variant) -> Iterator[Case]:
+    """Rows of large and small numbers, of zeros only, and past the largest half."""
+    packing = cast(PackedRows, variant.axes["packing"])
+    for outer, inner, capacity, rows, at, depth in _PACKED:
+        new = floats(outer, rows, inner, depth, seed=1)
+        new[:, :1] *= 1e5
+        new[:, 1:2, :1] = 0
+        words = pack_rows(floats(outer, capacity, inner, depth), packing)
+        inputs: list[Array | None] = [words, new, np.array([at], np.int64)]
+        yield op_case("Append", AppendAttrs(1, packing), inputs, rtol=0, atol=0)
+
+
+@shader_cases("unpack_rows")
+def unpack_rows(variant: Variant) -> Iterator[Case]:
+    """The rows that are valid; those past them are poison."""
+    packing = cast(PackedRows, variant.axes["packing"])
+    for outer, inner, capacity, _, valid, depth in _PACKED:
+        words = pack_rows(floats(outer, capacity, inner, depth), packing)
+        attrs = UnpackRowsAttrs(1, packing, depth)
+        rows = np.array([valid], np.int64)
+        unpack = Op("UnpackRows", "unpack", ["words", "rows"], ["floats"], attrs)
+        edges = ["start", "valid", "axis"]
+        cut = Op("Slice", "cut", ["floats", *edges], ["y"], OpAttrs())
+        constants = {"start": np.array([0]), "valid": rows, "axis": np.array([1])}
+        (whole,) = run_op(unpack, [words, rows])
+        feeds = {"words": words, "rows": rows}
+        infos = [tensor_info(name, array) for name, array in feeds.items()]
+        result = tensor_info("y", whole[:, :valid])
+        graph = Graph("UnpackRows", infos, [result], [unpack, cut], constants)
+        yield Case(graph, feeds, rtol=0, atol=0)

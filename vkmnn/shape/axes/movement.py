@@ -174,10 +174,19 @@ def _trilu(op: Op, known: Known) -> list[Loop]:
 def _append(op: Op[AppendAttrs], known: Known) -> list[Loop]:
     shape = known.shape()
     along = normalize_axis(op.attrs.axis, len(shape))
+    words = {along, len(shape) - 1} if op.attrs.packing else {along}
     return [
-        (mixed if axis == along else parallel)(size, [axis, axis], axis)
+        (mixed if axis in words else parallel)(size, [axis, axis], axis)
         for axis, size in enumerate(shape)
     ]
+
+
+@axes_of("UnpackRows")
+def _unpack_rows(op: Op, known: Known) -> list[Loop]:
+    """Rows; the words of a row belong together."""
+    shape = known.shape()
+    rows = [parallel(size, [axis], axis) for axis, size in enumerate(shape[:-1])]
+    return [*rows, mixed(shape[-1], [len(shape) - 1], len(shape) - 1)]
 
 
 @axes_of("JoinPast")

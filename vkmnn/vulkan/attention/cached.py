@@ -5,6 +5,7 @@ from __future__ import annotations
 from math import inf
 from typing import Literal
 
+from vkmnn.base.packed_rows import Packing, packed_words
 from vkmnn.base.records import dataclass
 from vkmnn.runtime.device_info import DeviceInfo
 from vkmnn.shaders import kernels
@@ -37,17 +38,29 @@ class CachedProblem:
         keys: maximum rows of the cache that each reads.
         depth: elements of a key.
         width: elements of a value.
+        packing: how rows of the cache are packed.
     """
 
     workgroups: int
     keys: int
     depth: int
     width: int
+    packing: Packing = ""
 
     @property
     def columns(self) -> int:
         """Elements of a key and a value."""
         return self.depth + self.width
+
+    @property
+    def row_bytes(self) -> int:
+        """Bytes of a key and a value in the cache."""
+        return 4 * sum(packed_words(self.packing, size) for size in (self.depth, self.width))
+
+    @property
+    def rows(self) -> Literal["none", "f16", "i8"]:
+        """The kernels' axis `packing`."""
+        return self.packing or "none"
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,12 +70,14 @@ class CachedKernel:
     parts: int = 1
     family = "cached"
 
-    def call(self, encoder: VulkanEncoder) -> ShaderCall:
+    def call(self, encoder: VulkanEncoder, problem: CachedProblem) -> ShaderCall:
         """Return the dispatch."""
+        by_texel = self.parts == 1 and not problem.packing
         shader = kernels.cached_attention(
             split=0 if self.parts == 1 else 1,
             element=encoder.element,
-            load=encoder.load if self.parts == 1 else "buffer",
+            load=encoder.load if by_texel else "buffer",
+            packing=problem.rows,
         )
         return shader, kernels.CachedAttentionParams
 
@@ -77,7 +92,7 @@ class CachedKernel:
             workgroups=problem.workgroups * self.parts,
             invocations=KEYS,
             rounds=ROUND_LOADS * rounds,
-            round_bytes=KEYS * problem.columns * 4 / ROUND_LOADS,
+            round_bytes=KEYS * problem.row_bytes / ROUND_LOADS,
             round_flops=KEYS * problem.columns * 2 / ROUND_LOADS,
             results=problem.columns,
             steps=STEPS // ROUND_LOADS,
@@ -94,9 +109,11 @@ class CachedSubgroup:
     parts: int = 1
     family = "subgroup"
 
-    def call(self, encoder: VulkanEncoder) -> ShaderCall:
+    def call(self, encoder: VulkanEncoder, problem: CachedProblem) -> ShaderCall:
         """Return the dispatch."""
-        shader = kernels.cached_attention_subgroup(lanes=self.lanes, element=encoder.element)
+        shader = kernels.cached_attention_subgroup(
+            lanes=self.lanes, element=encoder.element, packing=problem.rows
+        )
         return shader, kernels.CachedAttentionSubgroupParams
 
     def spec(self, problem: CachedProblem) -> dict[str, int]:
@@ -113,7 +130,7 @@ class CachedSubgroup:
             workgroups=problem.workgroups,
             invocations=self.lanes,
             rounds=ROUND_LOADS * ceil_div(problem.keys, 2 * self.lanes),
-            round_bytes=self.lanes * problem.columns * 4 / ROUND_LOADS,
+            round_bytes=self.lanes * problem.row_bytes / ROUND_LOADS,
             round_flops=self.lanes * problem.columns * 2 / ROUND_LOADS,
             results=problem.columns,
         )
@@ -128,10 +145,13 @@ class CachedWide:
     parts: int = 1
     family = "wide"
 
-    def call(self, encoder: VulkanEncoder) -> ShaderCall:
+    def call(self, encoder: VulkanEncoder, problem: CachedProblem) -> ShaderCall:
         """Return the dispatch."""
         shader = kernels.cached_attention_wide(
-            lanes=self.lanes, split=0 if self.parts == 1 else 1, element=encoder.element
+            lanes=self.lanes,
+            split=0 if self.parts == 1 else 1,
+            element=encoder.element,
+            packing=problem.rows,
         )
         return shader, kernels.CachedAttentionWideParams
 
@@ -150,7 +170,7 @@ class CachedWide:
             invocations=8 * self.lanes,
             # Two more: the new row, which waits for its length, and the combination of all results.
             rounds=2 + ceil_div(problem.keys, 2 * rows * self.parts),
-            round_bytes=rows * problem.columns * 4,
+            round_bytes=rows * problem.row_bytes,
             round_flops=rows * problem.columns * 2,
             results=problem.columns,
             registers=64,

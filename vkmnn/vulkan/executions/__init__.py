@@ -9,7 +9,7 @@ from typing import Any
 from vkmnn.vulkan.execution import EXECUTIONS, VulkanExecution
 
 MODULES: Mapping[str, tuple[str, ...]] = {
-    "append": ("Append",),
+    "append": ("Append", "UnpackRows"),
     "arg_reduce": ("ArgMax", "ArgMin"),
     "attention": ("StridedAttention",),
     "binary": ("BinaryOp",),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from vkmnn.base.elements import FloatElement
+from vkmnn.base.packed_rows import row_elements
 from vkmnn.base.records import dataclass
 from vkmnn.core.execution import Rejection
 from vkmnn.core.tensor import Tensor
@@ -27,6 +28,7 @@ from vkmnn.vulkan.storage import reject_integers
 
 MAX_DEPTH = 256
 """Elements of a row: a workgroup keeps rows in 64 vec4s."""
+CACHES = (5, 6)
 COSINES, SINES, MASK, SINKS, Q_GAIN, K_GAIN = 3, 4, 8, 9, 10, 11
 
 
@@ -47,7 +49,8 @@ class CachedAttentionExecution(VulkanExecution[CachedAttentionAttrs]):
 
     def prepare(self, info: DeviceInfo) -> None:
         """Reject integers, rows that are not whole vec4s, and too many rows."""
-        reject_integers([tensor for place, tensor in enumerate(self.inputs) if place != 7])
+        whole = (*CACHES, 7) if self.attrs.packing else (7,)
+        reject_integers([tensor for place, tensor in enumerate(self.inputs) if place not in whole])
         sizes = self._sizes()
         if not fits(sizes.depth, sizes.columns):
             raise Rejection(f"rows of {sizes.depth} and {sizes.columns} elements")
@@ -61,7 +64,8 @@ class CachedAttentionExecution(VulkanExecution[CachedAttentionAttrs]):
     def _sizes(self) -> _Sizes:
         layout, y = self.attrs.layout, self.outputs[0].shape
         heads, rows = (y[2], y[1]) if layout else (y[1], y[2])
-        _, groups, capacity, depth = self.operand(5).shape
+        _, groups, capacity, words = self.operand(5).shape
+        depth = row_elements(self.attrs.packing, words)
         return _Sizes(y[0], heads, groups, rows, capacity, depth, y[3])
 
     def float_operands(self, element: FloatElement) -> FloatOperands:
@@ -88,7 +92,7 @@ class CachedAttentionExecution(VulkanExecution[CachedAttentionAttrs]):
             return
         workgroups = sizes.heads * sizes.images * sizes.rows
         seen = min(sizes.capacity, attrs.window or sizes.capacity)
-        problem = CachedProblem(workgroups, seen, sizes.depth, sizes.columns)
+        problem = CachedProblem(workgroups, seen, sizes.depth, sizes.columns, attrs.packing)
         spec: dict[str, int | bool | float] = {
             "TURNED": attrs.width > 0,
             "INTERLEAVED": attrs.interleaved,
@@ -103,7 +107,7 @@ class CachedAttentionExecution(VulkanExecution[CachedAttentionAttrs]):
         }
         found = kernels_of(problem, encoder.info, "texel" in encoder.loads)
         kernel = encoder.choose("cached_attention", problem, found)
-        shader, params_of = kernel.call(encoder)
+        shader, params_of = kernel.call(encoder, problem)
         # Bindings that the specialization leaves out still need a buffer; any will do.
         tensors = [q, k, v, cosines or q, sines or q, keys, cached, length, mask or keys]
         tensors += [sinks or keys, *(self.optional(place) or keys for place in (Q_GAIN, K_GAIN))]

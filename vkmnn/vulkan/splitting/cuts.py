@@ -48,8 +48,8 @@ def find_cuts(op: Op[Any], inputs: Operands, outputs: Sequence[Tensor]) -> list[
     return cuts
 
 
-_WHOLE = frozenset({"Append"})
-"""Ops that write one of their inputs in place."""
+_WHOLE = frozenset({"Append", "UnpackRows"})
+"""Ops on caches that stay in place."""
 
 
 def _is_apart(loop: Loop) -> bool:
