@@ -118,7 +118,8 @@ def test_every_tile_has_kernels() -> None:
             splits = {name.split("_")[4] for name in NAMES if name.startswith(f"{wanted}_")}
             assert splits == ({"0", "1"} if tile.splits else {"0"})
     for tile in HALO:
-        splits = {name.split("_")[3] for name in NAMES if name.startswith(f"conv_halo_{tile.name}_")}
+        wanted = f"conv_halo_{tile.name}_"
+        splits = {name.split("_")[3] for name in NAMES if name.startswith(wanted)}
         assert splits == ({"0", "1"} if tile.splits else {"0"})
     for tile in BYTE_TILES:
         assert f"conv_codes_coop_{tile.name}_{tile.step}" in NAMES

@@ -56,4 +56,5 @@ def unpack_rows(words: Array, packing: Packing, depth: int) -> Array:
     if packing == "f16":
         return words.view("<f2")[..., :depth].astype(np.float32)
     codes, scales = np.ascontiguousarray(words[..., :-1]), np.ascontiguousarray(words[..., -1:])
-    return codes.view(np.int8)[..., :depth].astype(np.float32) * scales.view("<f4")
+    rows: Array = codes.view(np.int8)[..., :depth].astype(np.float32) * scales.view("<f4")
+    return rows

@@ -12,11 +12,11 @@ from vkmnn.serve.observer import JsonLines, Observer, Traces
 from vkmnn.serve.repository import Repository, Shelf
 
 __all__ = [
-    "Caches",
     "KEEP_ALIVE_S",
     "Access",
     "App",
     "Batching",
+    "Caches",
     "JsonLines",
     "Limits",
     "Models",

@@ -230,8 +230,10 @@ class ConvHalo(ConvKernel):
         problem, strips = job.problem, self._strips(job.problem)
         bound = bind_convolution(job, self, encoder)
         tiles = self.tiles(problem)
-        names = ("out_block", "out_stride", "out_offset", "in_block", "in_blocks")
-        names += ("group_blocks", "group_panels", "channels", "act_alpha", "act_beta")
+        names = (
+            *("out_block", "out_stride", "out_offset", "in_block", "in_blocks"),
+            *("group_blocks", "group_panels", "channels", "act_alpha", "act_beta"),
+        )
         sizes: dict[str, Any] = {name: bound.sizes[name] for name in names}
         params = kernels.ConvHaloParams(
             in_size=problem.in_size[1:],
