@@ -8,7 +8,7 @@ docs/decisions/gemm-families.md.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
 from itertools import chain
 from math import inf
 from typing import Any, ClassVar, Literal, cast
@@ -179,6 +179,13 @@ TILES: tuple[tuple[CoopTile, ...], ...] = (
     (CoopTile(16, 32, 128, 16, 32, 4),),
 )
 
+LARGE_TILES = (
+    CoopTile(128, 256, 32, 64, 64),
+    CoopTile(128, 128, 32, 64, 64),
+    CoopTile(128, 128, 32, 64, 32),
+)
+"""Further tiles, for products of thousands of rows and columns."""
+
 
 def _small(matrix: Matrix, sub_columns: int) -> tuple[tuple[CoopTile, ...], ...]:
     return (
@@ -255,6 +262,12 @@ class CoopKernel:
         return {"tiles": self.tile.workgroups(gemm), "steps": steps, "parts": self.parts}
 
 
+def product_tiles(matrix: Matrix) -> Iterator[CoopTile]:
+    """Yield the float16 tiles of matrix products, which convolutions do not all have."""
+    yield from chain.from_iterable(TILES_OF[matrix])
+    yield from (tile for tile in LARGE_TILES if tile.matrix == matrix)
+
+
 def matrix_of(info: DeviceInfo) -> Matrix | None:
     """Return the matrices that the kernels use on a device; None if unsupported."""
     return _first_of(TILES_OF, FEATURES, info)
@@ -298,13 +311,14 @@ def timed_coop(
     needed: int = 0,
     of_bytes: bool = False,
     word_flops: float = 0.0,
+    tiles: Callable[[Matrix], Iterable[CoopTile]] | None = None,
 ) -> list[tuple[float, CoopKernel]]:
     """Return kernels with predicted microseconds, including the cost of padding.
 
     For each tile, only the fastest K split has its predicted time; one further split gets an
     infinite cost, so that every kernel is offered. `needed`: multiplications of the problem if
     `gemm` is padded. `of_bytes`: operands are signed bytes, not float16. `word_flops`: as for
-    `coop_cost`.
+    `coop_cost`. `tiles`: instead of those that all kernels have.
     """
     matrix = byte_matrix_of(info) if of_bytes else matrix_of(info)
     if matrix is None or gemm.k == 0:
@@ -323,7 +337,8 @@ def timed_coop(
 
     offered: list[tuple[float, CoopKernel]] = []
     spare: list[tuple[float, CoopKernel]] = []
-    for tile in chain.from_iterable((BYTE_TILES_OF if of_bytes else TILES_OF)[matrix]):
+    common = chain.from_iterable((BYTE_TILES_OF if of_bytes else TILES_OF)[matrix])
+    for tile in tiles(matrix) if tiles else common:
         if not tile.fits(info):
             continue
         offered.append(timed(CoopKernel(tile)))
@@ -379,6 +394,7 @@ def coop_cost(
         buffers=tile.buffers,
         weight_bytes=size * gemm.columns * gemm.k * gemm.batches,
         matrices=True,
+        ahead=tile.ahead,
         lane_flops=tile.rows * tile.step * (MOMENT_FLOPS * normed + word_flops / 4),
         closing=normed + keeps,
     )
