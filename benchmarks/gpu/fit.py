@@ -21,7 +21,10 @@ ROUNDS = 400
 # The constants that a term is proportional to, and those that it is inversely proportional to.
 TIMES: Mapping[str, tuple[str, ...]] = {
     "start": ("start_us",),
-    "latency": ("step_us", "single_step_us", "cold_step_us", "round_us", "cold_round_us"),
+    "latency": (
+        *("step_us", "single_step_us", "ahead_step_us"),
+        *("cold_step_us", "round_us", "cold_round_us"),
+    ),
     "split": ("split_us", "part_us"),
 }
 RATES: Mapping[str, tuple[str, ...]] = {

@@ -15,6 +15,7 @@ from vkmnn.runtime import device as devices
 from vkmnn.testing.emulation import bench_for
 from vkmnn.vulkan.choice import Preferences
 from vkmnn.vulkan.gemm.coop_tiles import CoopKernel, matrix_of
+from vkmnn.vulkan.gemm.families.halo import ConvHalo
 from vkmnn.vulkan.gemm.normed import NormedCoop
 from vkmnn_suite import mutation
 
@@ -39,7 +40,7 @@ def coopmat(validation: bool) -> Iterator[None]:
     ) -> Any:
         # Rules of CPU devices rank them last.
         for candidate in candidates:
-            if isinstance(candidate, (CoopKernel, NormedCoop)):
+            if isinstance(candidate, (CoopKernel, ConvHalo, NormedCoop)):
                 return candidate
         return by_rule(self, what, problem, candidates)
 
@@ -48,7 +49,7 @@ def coopmat(validation: bool) -> Iterator[None]:
     patch.undo()
 
 
-@pytest.mark.parametrize("name", ["resnet", "squeezenet", "unet", "vit", "gpt2"])
+@pytest.mark.parametrize("name", ["resnet", "squeezenet", "unet", "espcn", "vit", "gpt2"])
 def test_network(name: str):
     model = NETWORKS[name].build()
     oracle = open_oracle(model)
@@ -60,3 +61,5 @@ def test_network(name: str):
                 assert_agree(session.run(None, feeds), expected, 1e-2, f"{name} {size}")
         ran = {op.kernel for op in session.profile(feeds, 1).ops()}
     assert any("_coop_" in kernel for kernel in ran)
+    if name in ("unet", "espcn"):  # nine taps of more than eight channels
+        assert any(kernel.startswith("conv_halo") for kernel in ran)

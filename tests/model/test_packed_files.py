@@ -20,8 +20,9 @@ from vkmnn.errors import InvalidInputError, ModelError
 from vkmnn.ir import PACKING, Array, PackedForm
 from vkmnn.opening import load_network
 from vkmnn.vulkan.gemm.codes import CodeForm, _codes
-from vkmnn.vulkan.gemm.families.coop import ConvCoop
+from vkmnn.vulkan.gemm.families.coop import ConvCoop, ConvTaps
 from vkmnn.vulkan.gemm.families.gemv import ConvGemv
+from vkmnn.vulkan.gemm.families.halo import ConvHalo
 from vkmnn.vulkan.gemm.operands import _right_constant
 from vkmnn.vulkan.gemm.weights import pack_channels, pack_panels, words_of
 from vkmnn.vulkan.recording import PackedConstant
@@ -188,6 +189,8 @@ def test_forms_are_what_their_names_say() -> None:
         "single": pack_channels(w),
         "gemv": ConvGemv.pack(None, w, 1),  # type: ignore[arg-type]
         "coop": ConvCoop.pack(None, w, 2),  # type: ignore[arg-type]
+        "taps": ConvTaps.pack(None, w[:, :3], 1),  # type: ignore[arg-type]
+        "halo": ConvHalo.pack(None, w.reshape(8, 6, 9), 2),  # type: ignore[arg-type]
         "bytes": words_of(pack_panels(w % 100, 1, 1).astype(np.int32), -3),
         "matmul_b": _right_constant(b, True, 8, None),
         "codes": _codes(codes, form),
@@ -201,6 +204,8 @@ def test_forms_are_what_their_names_say() -> None:
         "single": "e52c717a",
         "gemv": "bfaa29f3",
         "coop": "43d5e793",
+        "taps": "ad8ee597",
+        "halo": "9c8e302c",
         "bytes": "5245447a",
         "matmul_b": "57307f58",
         "codes": "96d4dc59",

@@ -153,7 +153,17 @@ def transformer(
     return net.finish({net.linear(x, width, columns): (1, tokens, columns)})
 
 
+def espcn() -> onnx.ModelProto:
+    """Three times as many rows and columns of 240 x 320 pixels (Shi et al. 2016)."""
+    net = Net("espcn")
+    x = net.op("Tanh", net.conv(net.input("x", (1, 1, 240, 320)), 1, 64, 5))
+    x = net.conv(net.op("Tanh", net.conv(x, 64, 32)), 32, 9)
+    x = net.op("Sigmoid", net.op("DepthToSpace", x, blocksize=3, mode="CRD"))
+    return net.finish({x: (1, 1, 720, 960)})
+
+
 BUILT: dict[str, Callable[[], onnx.ModelProto]] = {
+    "espcn": espcn,
     "mobilenet_v2": mobilenet_v2,
     "unet": unet,
     "yolo": yolo,
@@ -207,6 +217,43 @@ def test_plans(name: str, profile: str) -> None:
     assert sum(forecast.terms().values()) == forecast.predicted_us
     assert all(step.cost.total > 0 for step in forecast.steps)
     assert plan.memory.constants > 0
+
+
+# Microseconds, at most, of float32 and float16; PyTorch with channels last took 106 in float16.
+ESPCN_US: dict[PrecisionName, float] = {"high": 170, "normal": 88}
+
+
+@pytest.mark.parametrize("precision", ESPCN_US)
+@pytest.mark.parametrize("profile", PROFILES)
+def test_super_resolution_takes_its_convolutions_alone(
+    profile: str, precision: PrecisionName
+) -> None:
+    """The first layer multiplies taps, and the last stores DepthToSpace of what the host wants."""
+    forecast = planned("espcn", profile, precision).forecast
+    ops = [step.op for step in forecast.steps]
+    if precision == "normal" and profile != "adreno-740":  # which has no matrices
+        assert [op.partition("_")[0] for op in ops] == ["Conv"] * 3
+    if profile == "adreno-740":  # the last kernel there stores images
+        return
+    assert not [op for op in ops if "DepthToSpace" in op or "convert" in op]
+    if profile == "nvidia-h200":
+        assert forecast.predicted_us <= ESPCN_US[precision]
+    if (profile, precision) == ("nvidia-h200", "normal"):
+        assert forecast.padded_work <= 1.5
+
+
+# At least as many of the 17 convolutions of U-Net that have nine taps and more than four channels.
+# Arc's matrices are slow, so that they are not used.
+WITH_HALO = {"nvidia-h200": 16, "radeon-rx-7900-xtx": 8, "intel-arc-a770": 0}
+
+
+@pytest.mark.parametrize("profile", WITH_HALO)
+def test_windows_read_their_pixels_once(profile: str) -> None:
+    """Where pixels outnumber multiprocessors' tiles, a patch serves all nine taps."""
+    steps = planned("unet", profile).forecast.steps
+    count = sum(step.kernel.startswith("conv_halo") for step in steps)
+    assert count >= WITH_HALO[profile]
+    assert count == 0 or WITH_HALO[profile]
 
 
 @pytest.mark.parametrize("precision", ["high", "normal"])

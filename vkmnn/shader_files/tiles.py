@@ -142,6 +142,9 @@ MAX_SHARED = 49_152
 MAX_SHARED_SMALL = 32_768
 """The same where they are smaller, as devices with small matrices have less."""
 
+AHEAD = 128 * 128
+"""Results of the smallest tiles that fill the other buffer before they multiply."""
+
 _COOP = re.compile(r"(\d+)x(\d+)w(\d+)x(\d+)k(\d+)m(\d+)x(\d+)x(\d+)s(\d+)")
 
 
@@ -205,6 +208,15 @@ class CoopTileSize:
     def buffers(self) -> int:
         """Number of steps in shared memory at once."""
         return 2 if 2 * self.stage_bytes <= self.max_shared else 1
+
+    @property
+    def ahead(self) -> bool:
+        """Whether a step lies in shared memory before the one before it is multiplied.
+
+        Then only barriers delay large float16 tiles.
+        """
+        large = self.rows * self.columns >= AHEAD and self.matrix.element_bytes > 1
+        return large and self.buffers == 2
 
     @property
     def sum_pitch(self) -> int:

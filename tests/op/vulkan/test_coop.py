@@ -26,6 +26,7 @@ from vkmnn.vulkan.cost.devices import AMD
 from vkmnn.vulkan.gemm.coop_tiles import (
     FEATURES,
     LARGE_MATRIX,
+    LARGE_TILES,
     LLVMPIPE_MATRIX,
     TILES,
     TILES_OF,
@@ -40,7 +41,7 @@ from vkmnn.vulkan.gemm.coop_tiles import (
 )
 from vkmnn.vulkan.gemm.families.coop import ConvCoop, MatMulCoop
 from vkmnn.vulkan.gemm.family import ConvKernel, rank
-from vkmnn.vulkan.gemm.problem import ConvProblem, Gemm
+from vkmnn.vulkan.gemm.problem import ConvProblem, Gemm, MatMulProblem
 from vkmnn.vulkan.gemm.split import MAX_PARTS, MIN_PART
 from vkmnn.vulkan.gemm.target import Target
 
@@ -81,6 +82,28 @@ def test_tiles_that_spill_on_radeons_are_not_offered() -> None:
     radeon = replace(COOPMAT_GPU, vendor_id=AMD)
     offered = {kernel.tile for kernel in rank_coop(Gemm(4096, 4096, 4096), radeon)}
     assert offered == {tile for same in TILES for tile in same} - {CoopTile(128, 128, 64, 64, 64)}
+    large = MatMulProblem((), (), (), 4096, 4096, 4096)
+    tiles = {
+        kernel.tile
+        for kernel in rank(large, Target(radeon, "f16"))
+        if isinstance(kernel, MatMulCoop)
+    }
+    assert tiles & set(LARGE_TILES) == {CoopTile(128, 128, 32, 64, 32)}
+
+
+def test_large_products_fill_shared_memory_a_step_ahead() -> None:
+    """The aim for 4,096 rows, columns and K on a server's GPU: 450 TFLOP/s, as predicted."""
+    large = MatMulProblem((), (), (), 4096, 4096, 4096)
+    target = Target(COOPMAT_GPU, "f16")
+    kernel = rank(large, target)[0]
+    assert isinstance(kernel, MatMulCoop)
+    assert kernel.tile in LARGE_TILES
+    assert kernel.tile.ahead
+    expected = kernel.predict(large, target)
+    assert 2 * 4096**3 / expected.cost.total / 1e6 >= 450
+    small = rank(MatMulProblem((), (), (), 197, 768, 768), target)[0]
+    assert isinstance(small, MatMulCoop)
+    assert small.tile not in LARGE_TILES
 
 
 @pytest.mark.parametrize(

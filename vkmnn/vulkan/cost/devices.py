@@ -30,6 +30,7 @@ class DeviceClass:
         start_us: a dispatch that loads once and stores.
         step_us: a step along K that hides its loads in two buffers of shared memory.
         single_step_us: the same with one buffer, and so with two barriers.
+        ahead_step_us: the same if the operands are in shared memory a step before.
         cold_step_us: additional time of a step if the right operand comes from memory.
         round_us: a loop round in registers, whose loads wait for memory.
         cold_round_us: additional time of a round if weights come from memory.
@@ -41,6 +42,7 @@ class DeviceClass:
         dot_flops: its rate in dot products of four bytes each.
         half_flops: its float16 rate, without matrices.
         matrix_flops: its rate with cooperative matrices.
+        ahead_gain: factor of that rate if operands are in shared memory a step before.
         core_results: rate at which it stores sums to memory.
         group_part: cost of each further group whose sums are added, as a fraction of that time.
         split_us: counting arrivals, and waiting for the last of them.
@@ -65,6 +67,7 @@ class DeviceClass:
     start_us: float
     step_us: float
     single_step_us: float
+    ahead_step_us: float
     cold_step_us: float
     round_us: float
     cold_round_us: float
@@ -76,6 +79,7 @@ class DeviceClass:
     dot_flops: float
     half_flops: float
     matrix_flops: float
+    ahead_gain: float
     core_results: float
     group_part: float
     split_us: float
@@ -100,6 +104,7 @@ SERVER = DeviceClass(
     start_us=1.948,
     step_us=0.1118,
     single_step_us=0.2676,
+    ahead_step_us=0.03,  # assumed: a barrier of eight subgroups, 60 cycles
     cold_step_us=0.0631,
     round_us=0.35,
     cold_round_us=0.75,
@@ -111,6 +116,8 @@ SERVER = DeviceClass(
     dot_flops=666_000,  # assumed: half as many instructions as in float32, four products each
     half_flops=666_000,  # data sheets: two in one instruction
     matrix_flops=3_157_300,
+    # Assumed: nine tenths of what eight subgroups reached with fragments from shared memory.
+    ahead_gain=1.27,
     core_results=11_705,
     group_part=0.01403,
     split_us=1.45,
@@ -136,6 +143,7 @@ _DESKTOP = replace(
     dot_flops=560_000,
     half_flops=280_000,
     matrix_flops=900_000,
+    ahead_gain=1.0,
     stream_bytes=240_000,
     memory_bytes=300_000,
     cache_bytes=2_000_000,
@@ -155,6 +163,7 @@ _RADEON = replace(
     dot_flops=880_000,
     half_flops=440_000,
     matrix_flops=700_000,
+    ahead_gain=1.0,
     stream_bytes=500_000,
     memory_bytes=700_000,
     cache_bytes=32_000_000,
@@ -175,6 +184,7 @@ _ARC = replace(
     dot_flops=2_400_000,
     half_flops=1_200_000,
     matrix_flops=3_000_000,
+    ahead_gain=1.0,
     stream_bytes=300_000,
     memory_bytes=400_000,
     cache_bytes=8_000_000,
@@ -190,6 +200,7 @@ _INTEGRATED = replace(
     start_us=4.0,
     step_us=0.25,
     single_step_us=0.6,
+    ahead_step_us=0.07,
     cold_step_us=0.2,
     round_us=0.8,
     cold_round_us=0.4,  # their caches are hardly nearer than their memory
@@ -200,6 +211,7 @@ _INTEGRATED = replace(
     dot_flops=320_000,
     half_flops=160_000,
     matrix_flops=160_000,
+    ahead_gain=1.0,
     core_results=3_000,
     split_us=4.0,
     part_bytes=12_000,

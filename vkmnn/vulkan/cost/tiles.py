@@ -57,6 +57,7 @@ class Tiling:
         dots: multiplied by dot products of bytes.
         efficiency: the fraction of the float32 rate reached with this many results per invocation.
         lane_flops: float32 operations per step in addition to the matrices'.
+        ahead: steps lie in shared memory one step early, so that only barriers delay them.
         closing: waits of additional invocations for one another, after the last step.
         openings: waits of a workgroup for loads that no other workgroup hides.
     """
@@ -79,6 +80,7 @@ class Tiling:
     dots: bool = False
     efficiency: float = 1.0
     lane_flops: float = 0.0
+    ahead: bool = False
     closing: int = 0
     openings: int = 0
 
@@ -143,13 +145,15 @@ def tiles_cost(tiling: Tiling, info: DeviceInfo, cold: bool) -> Cost:
         busiest = waves * at_once
     streamed = tiling.weight_bytes > HUGE_BYTES or (cold and tiling.weight_bytes > TINY_BYTES)
     step = device.step_us if tiling.buffers > 1 else device.single_step_us
+    if tiling.ahead:
+        step = device.ahead_step_us
     step += device.cold_step_us * streamed
     rounds = busiest * tiling.steps
     busy = max(min(tiling.workgroups, cores_of(info)), 1)  # none for an empty product
     rate_bytes = min(device.core_bytes, device.cached_bytes / busy)
     right_bytes = min(rate_bytes, device.cold_bytes) if streamed else rate_bytes
     loads = tiling.left_bytes / rate_bytes + tiling.right_bytes / right_bytes
-    rate = device.matrix_flops
+    rate = device.matrix_flops * (device.ahead_gain if tiling.ahead else 1.0)
     if not tiling.matrices:
         lanes = lanes_used(tiling.invocations, at_once)
         rate = device.core_flops * tiling.efficiency * lanes

@@ -8,7 +8,7 @@ docs/decisions/gemm-families.md.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
 from itertools import chain
 from math import inf
 from typing import Any, ClassVar, Literal, cast
@@ -187,6 +187,13 @@ TILES: tuple[tuple[CoopTile, ...], ...] = (
     (CoopTile(16, 32, 128, 16, 32, 4),),
 )
 
+LARGE_TILES = (
+    CoopTile(128, 256, 32, 64, 64),
+    CoopTile(128, 128, 32, 64, 64),
+    CoopTile(128, 128, 32, 64, 32),
+)
+"""Further tiles, for products of thousands of rows and columns."""
+
 
 CODED_SIZES = frozenset(
     {(128, 128, 64), (64, 128, 64), (64, 64, 64), (64, 64, 128), (32, 32, 128), (16, 32, 128)}
@@ -269,6 +276,12 @@ class CoopKernel:
         return {"tiles": self.tile.workgroups(gemm), "steps": steps, "parts": self.parts}
 
 
+def product_tiles(matrix: Matrix) -> Iterator[CoopTile]:
+    """Yield the float16 tiles of matrix products, which convolutions do not all have."""
+    yield from chain.from_iterable(TILES_OF[matrix])
+    yield from (tile for tile in LARGE_TILES if tile.matrix == matrix)
+
+
 def matrix_of(info: DeviceInfo) -> Matrix | None:
     """Return the matrices that the kernels use on a device; None if unsupported."""
     return _first_of(TILES_OF, FEATURES, info)
@@ -313,13 +326,14 @@ def timed_coop(
     of_bytes: bool = False,
     word_flops: float = 0.0,
     weight_bits: float = 0.0,
+    tiles: Callable[[Matrix], Iterable[CoopTile]] | None = None,
 ) -> list[tuple[float, CoopKernel]]:
     """Return kernels with predicted microseconds, including the cost of padding.
 
     For each tile, only the fastest K split has its predicted time; one further split gets an
     infinite cost, so that every kernel is offered. `needed`: multiplications of the problem if
     `gemm` is padded. `of_bytes`: operands are signed bytes, not float16. `word_flops`,
-    `weight_bits`: as for `coop_cost`.
+    `weight_bits`: as for `coop_cost`. `tiles`: instead of those that all kernels have.
     """
     matrix = byte_matrix_of(info) if of_bytes else matrix_of(info)
     if matrix is None or gemm.k == 0:
@@ -340,7 +354,8 @@ def timed_coop(
 
     offered: list[tuple[float, CoopKernel]] = []
     spare: list[tuple[float, CoopKernel]] = []
-    for tile in chain.from_iterable((BYTE_TILES_OF if of_bytes else TILES_OF)[matrix]):
+    common = chain.from_iterable((BYTE_TILES_OF if of_bytes else TILES_OF)[matrix])
+    for tile in tiles(matrix) if tiles else common:
         if not tile.fits(info) or (weight_bits and not tile.is_coded):
             continue
         offered.append(timed(CoopKernel(tile)))
@@ -399,6 +414,7 @@ def coop_cost(
         buffers=tile.buffers,
         weight_bytes=int(right_size * gemm.columns * gemm.k * gemm.batches),
         matrices=True,
+        ahead=tile.ahead,
         lane_flops=tile.step
         * (
             tile.rows * (MOMENT_FLOPS * normed + word_flops / 4)

@@ -15,12 +15,12 @@ from vkmnn.vulkan.cost.terms import Expected
 from vkmnn.vulkan.cost.tiles import weighed_us
 from vkmnn.vulkan.encoder import VulkanEncoder
 from vkmnn.vulkan.gemm.coop_tiles import (
-    TILES_OF,
     VECTOR,
     CoopKernel,
     CoopTile,
     coop_cost,
     matrix_of,
+    product_tiles,
 )
 from vkmnn.vulkan.gemm.encode import kernels_for
 from vkmnn.vulkan.gemm.families.coop import MatMulCoop
@@ -132,8 +132,7 @@ def _coop_kernels(problem: NormedProblem, target: Target) -> list[NormedCoop]:
     matrix = matrix_of(target.info)
     if matrix is None or target.element != "f16" or problem.product.k % VECTOR:
         return []
-    tiles = (tile for same in TILES_OF[matrix] for tile in same)
-    return [NormedCoop(tile) for tile in tiles if tile.fits(target.info)]
+    return [NormedCoop(tile) for tile in product_tiles(matrix) if tile.fits(target.info)]
 
 
 def _shared_kernels(problem: NormedProblem, target: Target, emulated: bool) -> list[NormedShared]:

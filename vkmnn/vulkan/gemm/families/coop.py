@@ -18,7 +18,14 @@ from vkmnn.vulkan.cost.passes import pass_cost
 from vkmnn.vulkan.cost.terms import Expected
 from vkmnn.vulkan.encoder import VulkanEncoder, ceil_div, index_spec
 from vkmnn.vulkan.gemm.binding import Binding, bind_convolution, bind_matmul
-from vkmnn.vulkan.gemm.coop_tiles import TILES, VECTOR, CoopKernel, coop_cost, timed_coop
+from vkmnn.vulkan.gemm.coop_tiles import (
+    TILES,
+    VECTOR,
+    CoopKernel,
+    coop_cost,
+    product_tiles,
+    timed_coop,
+)
 from vkmnn.vulkan.gemm.family import (
     Bid,
     ConvKernel,
@@ -67,7 +74,8 @@ class MatMulCoop(CoopKernel, MatMulKernel):
         gemm = problem.gemm
         place = Place.TIMED if target.gpu else Place.EMULATED
         packing = 0.0 if problem.by_rows else _packing_us(problem, target)
-        for cost, kernel in timed_coop(gemm, target.info, target.weight_bytes):
+        info, total = target.info, target.weight_bytes
+        for cost, kernel in timed_coop(gemm, info, total, tiles=product_tiles):
             yield Bid(cls(kernel.tile, kernel.parts), place, cost + packing)
 
     def predict(self, problem: MatMulProblem, target: Target) -> Expected:
