@@ -302,6 +302,7 @@ def test_penalties_count_generated_tokens_only() -> None:
     "wrong",
     [{"presence_penalty": 3}, {"frequency_penalty": -2.5}, {"logit_bias": {0: 101}},
      {"logit_bias": {-1: 1}}, {"logit_bias": {"a": 1}}, {"logit_bias": {1: float("nan")}},
+     {"repetition_penalty": 1e-320},
      {"logit_bias": dict.fromkeys(range(5000), 1)}, {"logprobs": -1}, {"logprobs": 10**6}],
     ids=lambda value: str(value)[:40],
 )  # fmt: skip
@@ -310,6 +311,14 @@ def test_settings_out_of_range(wrong: dict[str, Any], model: LanguageModel) -> N
         model.generate(PROMPT, 2, **wrong)
     with pytest.raises(TypeError, match="unexpected keyword argument 'what'"):
         model.generate(PROMPT, 2, what=1)  # type: ignore[call-arg]
+
+
+def test_the_coldest_temperatures_are_greedy(model: LanguageModel) -> None:
+    """Logits divided by them would overflow, here and on the device."""
+    assert Sampling(temperature=1e-320).likeliest
+    with np.errstate(all="raise"):
+        made = model.generate(PROMPT, 4, temperature=1e-5, top_k=3, seed=1, min_p=0.1)
+    assert made.tokens == model.generate(PROMPT, 4).tokens
 
 
 def test_other_texts_go_on_between_the_chunks_of_a_prompt(model: LanguageModel) -> None:

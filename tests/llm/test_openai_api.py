@@ -301,6 +301,14 @@ def test_refusals_name_the_field(
     assert (error["code"], error["param"]) == (code, param)
 
 
+@pytest.mark.parametrize("number", ["NaN", "-Infinity", "1e999", "-1E400"])
+def test_numbers_are_finite(number: str, server: Served) -> None:
+    """A response may repeat them, and JSON has no others."""
+    body = f'{{"model": "tiny", "input": "x", "max_output_tokens": 1, "metadata": [{number}]}}'
+    answer = server.http.post("/v1/responses", content=body)
+    assert (answer.status_code, answer.json()["error"]["code"]) == (400, "invalid_json")
+
+
 def test_deep_json_is_refused(server: Served) -> None:
     deep: Any = {}
     for _ in range(400):

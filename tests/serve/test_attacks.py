@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import gzip
 import json
+import logging
 import socket
 import struct
 import time
@@ -11,6 +13,7 @@ import zlib
 from collections.abc import Iterator
 from contextlib import suppress
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -249,6 +252,42 @@ def test_clients_that_do_not_read_are_disconnected(models: Models) -> None:
             wait_for(lambda: not server.server.server_state.connections)
             wait_for(lambda: not server.app.bodies.held)
         assert post(server, GOOD).status_code == 200
+
+
+@pytest.fixture
+def logged() -> Iterator[list[str]]:
+    """The errors that uvicorn logs: clients could fill the log with them."""
+    lines: list[str] = []
+
+    class Handler(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            lines.append(record.getMessage())
+
+    handler, loggers = Handler(), [logging.getLogger(name) for name in ("uvicorn", "asyncio")]
+    for logger in loggers:
+        logger.addHandler(handler)
+    yield lines
+    for logger in loggers:
+        logger.removeHandler(handler)
+
+
+def test_a_body_that_breaks_off_is_answered_once(server: Served, logged: list[str]) -> None:
+    told = server.raw(CHUNKED.replace(b"/v2/models/neg/infer", b"/nowhere") + b"zz\r\n")
+    assert told.count(b"HTTP/1.1 ") == 1
+    assert told.split()[1] == b"400"
+    assert server.http.get("/health").status_code == 200  # the application has ended meanwhile
+    assert logged == []
+
+
+def test_a_reset_that_shows_when_the_connection_closes() -> None:
+    """Nothing is read while a request is answered: only the end of writing fails."""
+    from vkmnn.serve.listening import _Gathered
+
+    transport = Mock()
+    transport.is_closing.return_value = False
+    transport.write_eof.side_effect = OSError(errno.ENOTCONN, "not connected")
+    _Gathered(transport, Mock(), lambda: True).close()
+    transport.abort.assert_called_once()
 
 
 def test_disconnects_at_any_point(server: Served) -> None:

@@ -65,7 +65,7 @@ class Sampling:
 
     Attributes:
         temperature: 0 is greedy; 1 samples from the model's distribution; higher values are more
-            random.
+            random. Less than 1e-5 counts as 0.
         top_k: sample only from this many likeliest tokens; 0 for all.
         top_p: sample only from the likeliest tokens whose probabilities add up to this.
         min_p: sample only from tokens at least this many times as probable as the likeliest; 0
@@ -122,7 +122,7 @@ class Sampling:
             ("top_k", 0 <= self.top_k < 2**31, "from 0 to 2,147,483,647"),
             ("top_p", 0 < self.top_p <= 1, "above 0, and 1 at most"),
             ("min_p", 0 <= self.min_p <= 1, "from 0 to 1"),
-            ("repetition_penalty", 0 < self.repetition_penalty <= 100, "above 0"),
+            ("repetition_penalty", 0.01 <= self.repetition_penalty <= 100, "from 0.01 to 100"),
             ("presence_penalty", abs(self.presence_penalty) <= 2, "from -2 to 2"),
             ("frequency_penalty", abs(self.frequency_penalty) <= 2, "from -2 to 2"),
         ):
@@ -131,7 +131,12 @@ class Sampling:
                     f"{name} is {getattr(self, name)}", hint=f"it must be {range_}"
                 )
         _check_bias(self.logit_bias)
+        if self.temperature < _COLDEST:
+            object.__setattr__(self, "temperature", 0.0)
 
+
+_COLDEST = 1e-5
+"""Logits divided by less may overflow."""
 
 _NUMBERS = (
     *("temperature", "top_p", "min_p", "repetition_penalty"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 import re
 from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -324,17 +325,24 @@ class Bodies:
         """
         most = self._limits.body_values if values is None else values
         if len(body) <= _SMALL:
-            return object_of(body, most)
-        return await self.aside(object_of, body, most)
+            return object_of(body, most, values is None)
+        return await self.aside(object_of, body, most, values is None)
 
 
-def object_of(body: bytes, most: int) -> dict[str, Any]:
-    """Parse a body that must be a JSON object of at most `most` values."""
+def object_of(body: bytes, most: int, finite: bool = False) -> dict[str, Any]:
+    """Parse a body that must be a JSON object of at most `most` values.
+
+    Args:
+        body: the bytes.
+        most: maximum values.
+        finite: whether all numbers have to be finite: responses may repeat them, and JSON has no
+            others.
+    """
     if _values(body) > most and _values(_without_texts(body, most)) > most:
         raise HttpError(413, "too_many_values", f"a body has {most} values at most")
     try:
         text = body.decode("utf-8-sig")
-        made = json.loads(text)
+        made = _finite_json(text) if finite else json.loads(text)
         if "\\u" in text and _SURROGATE.search(text):  # half of a surrogate pair is not Unicode
             json.dumps(made, ensure_ascii=False).encode()
         reason = None
@@ -345,6 +353,16 @@ def object_of(body: bytes, most: int) -> dict[str, Any]:
     if not isinstance(made, dict):
         raise HttpError(400, "invalid_json", "the body is not a JSON object")
     return made
+
+
+def _finite_json(text: str) -> Any:
+    return json.loads(text, parse_constant=_finite, parse_float=_finite)
+
+
+def _finite(text: str) -> float:
+    if not math.isfinite(number := float(text)):
+        raise ValueError(f"the number {text[:40]} is not finite")
+    return number
 
 
 def _check_depth(value: Any) -> None:

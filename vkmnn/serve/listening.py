@@ -238,7 +238,11 @@ class _Gathered:
             self._transport.close()
             return
         self.lingers = True
-        self._transport.write_eof()
+        try:
+            self._transport.write_eof()
+        except OSError:  # the client has left, which nothing noticed while nothing was read
+            self._transport.abort()
+            return
         self._transport.resume_reading()
         self._loop.call_later(_LINGER_S, self._transport.close)
 
@@ -353,4 +357,7 @@ class _Connection(H11Protocol):
             head = self.conn.send(h11.Response(status_code=status, headers=headers))
             rest = self.conn.send(h11.Data(data=body))
             self.transport.write((head or b"") + (rest or b""))
+        if self.cycle is not None and not self.cycle.response_complete:
+            self.cycle.disconnected = True  # the application may still answer what has begun
+            self.cycle.message_event.set()
         self.transport.close()
