@@ -16,6 +16,7 @@ from benchmarks import (
     gemm,
     kernels,
     llm,
+    mapping,
     networks,
     overhead,
     plots,
@@ -395,6 +396,34 @@ def _storm(where: Place, found: Storm, output: Path, record: bool) -> None:
     if found.faults or found.stuck:
         note(f"{len(found.faults)} faults, {found.stuck:g} jobs that do not end")
         raise typer.Exit(1)
+
+
+@app.command("map")
+def map_command(
+    devices: Annotated[
+        list[str] | None, typer.Option("--devices", help="As of vkmnn map (repeatable).")
+    ] = None,
+    count: Annotated[int, typer.Option("--count", min=1, help="Pictures.")] = 20_000,
+    rounds: Annotated[int, typer.Option("--rounds", "-n", min=1, help="Runs of each.")] = 3,
+    output: OutputOption = results.DEFAULT,
+    record: RecordOption = False,
+) -> None:
+    """Small pictures a second of `vkmnn map`, compared with loops around a run."""
+    chosen = devices or ["all"]
+    where = place("auto" if chosen[0] == "all" else chosen[0].split(",")[0], 0, rounds, 0)
+    with progress() as report:
+        found = mapping.measure(count, rounds, chosen, report)
+    Results(output, where, record).save("mapping", [asdict(one) for one in found])
+    heading(f"{count} pictures on {where.device_name} ({where.driver})")
+    columns = ("pictures/s", "processor, µs", "times the loop")
+    rows = table("process", *columns, right=columns)
+    for one in found:
+        if one.error:
+            note(f"{one.engine}: {one.error}")
+            continue
+        times = f"{one.rate / found[0].rate:.2f}" if found[0].rate else ""
+        rows.add_row(one.engine, f"{one.rate:.0f}", f"{one.processor_us:.0f}", times)
+    show(rows)
 
 
 @app.command("kernels")

@@ -156,8 +156,9 @@ def test_jobs_are_not_mixed(tmp_path: Path) -> None:
     with pytest.raises(InvalidInputError, match="its model is 'm', not 'n'"):
         Job(target, {"model": "n"}, resume=True)
     running = Job(target, {"model": "m"}, resume=True)
-    with pytest.raises(InvalidInputError, match="another process"):
-        Job(target, {"model": "m"}, resume=True)
+    for resume in (True, False):
+        with pytest.raises(InvalidInputError, match="another process"):
+            Job(target, {"model": "m"}, resume=resume)
     running.close()
     assert resumed(target) == EVERY_ONE
 

@@ -92,7 +92,8 @@ def test_pictures_in_order(cli: Cli, here: Path) -> None:
     np.testing.assert_allclose([r["score"] for r in got], [r["score"] for r in want], atol=1e-5)
     errors = lines(here / "o.jsonl.errors.jsonl")
     assert [row["input"] for row in errors] == ["in/03.png", "in/04.png"]
-    assert all(row["error"] == "InvalidInputError" and row["reason"] for row in errors)
+    assert all(row["error"] == "InvalidInputError" and row["hint"] for row in errors)
+    assert errors[0]["reason"] == "'in/03.png' cannot be read as an image: its format is not known"
 
 
 def test_pictures_share_runs(cli: Cli, here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -142,7 +143,8 @@ def test_rows_of_arrays_share_runs_by_default(
         Stacking, "joined", lambda one, group: sizes.append(len(group)) or real(one, group)
     )
     assert cli("map", "dense.onnx", "rows.jsonl", "-o", "o.jsonl", "--devices", "cpu").status == 0
-    assert sizes == [8] * 8
+    assert sum(sizes) == 64
+    assert max(sizes) == 8
 
 
 def test_on_the_device_to_parquet_and_folders(cli: Cli, here: Path) -> None:
@@ -188,14 +190,17 @@ def test_arrays(cli: Cli, here: Path) -> None:
 
 
 def test_rows_of_json(cli: Cli, here: Path) -> None:
-    rows = ['{"x": [1, 2, 3, 4]}', '{"x": [[1, 2, 3, 4]], "id": 7}', "", '{"x": ["a"]}', "{", "[3]"]
+    rows = ['{"x": [1, 2, 3, 4]}', '{"x": [[1, 2, 3, 4]], "id": 7}', "", '{"x": ["a"]}', "{", "[3]",
+            '{"a":' * 100_000]  # fmt: skip
     (here / "rows.jsonl").write_text("\n".join(rows))
     done = cli("map", "dense.onnx", "rows.jsonl", "-o", "o.jsonl", "--devices", "cpu")
     assert done.status == 0
     first, second = lines(here / "o.jsonl")
     assert first["outputs"]["y"] == second["outputs"]["y"][0]
     failed = lines(here / "o.jsonl.errors.jsonl")
-    assert [row["input"] for row in failed] == ["rows.jsonl:4", "rows.jsonl:5", "rows.jsonl:6"]
+    assert [row["input"] for row in failed] == ["rows.jsonl:4", "rows.jsonl:5", "rows.jsonl:6",
+                                              "rows.jsonl:7"]  # fmt: skip
+    assert failed[0]["reason"].startswith("input 'x' is no array")
 
 
 def test_pictures_in_archives_lists_and_tables(cli: Cli, here: Path) -> None:
@@ -259,6 +264,69 @@ def test_a_job_does_not_read_what_it_writes(cli: Cli, here: Path) -> None:
         result = cli("map", "m.onnx", "in/*.png", "in/*.jsonl", "-o", "in/o.jsonl", "--devices",
                      "cpu")  # fmt: skip
         assert "saved 5 results" in result.out  # of seven, two are damaged
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no pipes")
+def test_nothing_in_a_folder_is_left_out_silently(
+    cli: Cli, here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Links to nowhere, pipes and folders without permission become items that fail."""
+    folder = here / "odd"
+    (folder / "closed").mkdir(parents=True)
+    (folder / "link.png").symlink_to(here / "nowhere.png")
+    os.mkfifo(folder / "pipe.png")
+    os.mkfifo(folder / "pipe.npy")
+    os.mkfifo(folder / "pipe.tar")
+    (folder / "ok.png").write_bytes(png(0))
+    real = os.scandir
+
+    def scandir(path: Any) -> Any:
+        if str(path).endswith("closed"):
+            raise PermissionError(13, "Permission denied", str(path))
+        return real(path)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "scandir", scandir)
+        made = cli("map", "m.onnx", "odd", "-o", "o.jsonl", "--devices", "cpu", "--task", "embed")
+    assert made.status == 0
+    assert [row["input"] for row in lines(here / "o.jsonl")] == ["odd/ok.png"]
+    failed = {row["input"]: row["reason"] for row in lines(error_file(here / "o.jsonl"))}
+    assert sorted(failed) == [
+        "odd/closed", "odd/link.png", "odd/pipe.npy", "odd/pipe.png", "odd/pipe.tar",
+    ]  # fmt: skip
+    assert "does not exist" in failed["odd/link.png"]
+    assert all("0x" not in reason for reason in failed.values())
+    assert expanded(["odd/*.png"]) == ["odd/link.png", "odd/ok.png", "odd/pipe.png"]
+
+
+def test_an_input_is_not_overwritten(cli: Cli, here: Path) -> None:
+    (here / "rows.jsonl").write_text('{"x": [1, 2, 3, 4]}\n')
+    made = cli("map", "dense.onnx", "rows.jsonl", "in/00.png", "-o", "./rows.jsonl")
+    assert made.status == 1
+    assert "'rows.jsonl' is both an input and the output" in made.err
+    assert (here / "rows.jsonl").read_text() == '{"x": [1, 2, 3, 4]}\n'
+
+
+def test_a_disk_that_is_full(cli: Cli, here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The job ends with an error, keeps what it has written, and continues later."""
+    given = ("map", "m.onnx", "in", "--devices", "cpu", "--task", "embed", "--part", 3, "--resume")
+    for target in ("o.jsonl", "o.parquet", "o"):
+        real, calls = os.fsync, iter(range(100))
+
+        def fsync(handle: int, real: Any = real, calls: Any = calls) -> None:
+            if next(calls) > 5:
+                raise OSError(28, "No space left on device")
+            real(handle)
+
+        with monkeypatch.context() as patched:
+            patched.setattr(os, "fsync", fsync)
+            full = cli(*given, "-o", target)
+        assert full.status == 1
+        assert "cannot be written" in full.err
+        assert "No space left on device" in full.err
+        assert "make room" in full.err
+        assert cli(*given, "-o", target).status == 0
+        assert len(lines(error_file(here / target))) == 2
 
 
 def test_done_items_are_not_read(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -468,6 +468,16 @@ def test_language_models_in_several_precisions(
     assert (len(ours) == len(data["rates"])) >= (texts > 1)
 
 
+def test_many_pictures(command: Callable[..., dict[str, Any]]) -> None:
+    data = command("map", "--count", "20", "--rounds", "1", "--devices", "0")["mapping"]
+    assert [one["engine"] for one in data] == [
+        "loop, vkmnn", "loop, onnxruntime", "vkmnn map, devices 0",
+    ]  # fmt: skip
+    for one in data:
+        assert one["rate"] > 0 or one["engine"] == "loop, onnxruntime", one["error"]
+        assert one["processor_us"] >= 0
+
+
 def test_servers_under_load(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(serving, "KINDS", ("vkmnn, batched", "nothing, batched"))
     monkeypatch.setattr(serving, "CLOSED", (1, 4))

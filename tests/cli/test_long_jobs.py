@@ -6,8 +6,10 @@ import json
 import os
 import re
 import signal
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -15,7 +17,7 @@ import pytest
 
 import vkmnn
 from tests.cli.conftest import Cli
-from vkmnn.cli import bench, console, run, tune
+from vkmnn.cli import bench, console, main, run, tune
 from vkmnn.cli.console import duration_text, progress, waiting
 
 SMALL = ("-s", "1,3,48,48")
@@ -155,6 +157,16 @@ def signals() -> Iterator[None]:
     before = signal.getsignal(signal.SIGINT)
     yield
     assert signal.getsignal(signal.SIGINT) is before
+
+
+def test_ctrl_c_during_the_imports_shows_no_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
+    def pressed() -> int:
+        raise KeyboardInterrupt
+
+    monkeypatch.setitem(sys.modules, "vkmnn.cli.app", SimpleNamespace(run_cli=pressed))
+    with pytest.raises(SystemExit) as end:
+        main()
+    assert end.value.code == 130
 
 
 @pytest.mark.usefixtures("signals")

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
+from PIL import Image
 
 from tests.faces.conftest import dense_model
 from tests.llm import tiny
@@ -145,11 +146,31 @@ def test_errors_and_tables_cross_processes(dense: str) -> None:
 
 
 @pytest.mark.usefixtures("cluster")
-def test_the_example_of_the_page_runs(dense: str) -> None:
+def test_the_examples_of_the_page_run(tmp_path: Path, dense: str) -> None:
     text = (ROOT / "docs" / "ray.md").read_text("utf-8")
-    (block,) = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
-    block = block.replace("ray.init(resources=vkmnn.ray.node_resources())\n", "")
-    exec(block.replace('"model.onnx"', repr(dense)), {})  # noqa: S102 - the page's own
+    folder = tmp_path / "pictures"
+    folder.mkdir()
+    for number in range(3):
+        Image.fromarray(stripes(32, 40 + number)).save(folder / f"{number}.png")
+    (folder / "3.png").write_bytes(b"none")
+    here = {
+        "ray.init(resources=vkmnn.ray.node_resources())\n": "",
+        '"model.onnx"': repr(dense),
+        '"classifier.onnx"': repr(str(classifier(tmp_path / "m.onnx"))),
+        "s3://bucket/pictures": str(folder),
+        "s3://bucket/labels": str(tmp_path / "labels"),
+    }
+    blocks = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    assert len(blocks) == 3
+    for block in blocks:
+        for name, value in here.items():
+            block = block.replace(name, value)
+        exec(block, {})  # noqa: S102 - the page's own
+    ray.serve.shutdown()
+    rows = ray.data.read_parquet(str(tmp_path / "labels")).take_all()
+    assert sorted(Path(row["path"]).name for row in rows) == [f"{one}.png" for one in range(4)]
+    assert all((row["error"] is None) == (row["result"] is not None) for row in rows)
+    assert sum(row["error"] is not None for row in rows) == 1
 
 
 def port() -> int:
@@ -193,8 +214,6 @@ def test_deployments_answer_and_stream(tmp_path: Path, dense: str) -> None:
     assert status == 400
     assert json.loads(body)["error"]["type"] == "InvalidInputError"
     assert post(where, "/net", b"[")[0] == 400
-
-    from PIL import Image
 
     Image.fromarray(stripes(32, 40)).save(tmp_path / "p.png")
     status, body = post(where, "/picture", (tmp_path / "p.png").read_bytes())

@@ -187,12 +187,16 @@ class Flow:
         try:
             while True:
                 self._take(source, readers)
-                self._flush(lanes)
                 _start(lanes)
+                before = board.alive
                 for slot in self._arrived():
                     yield slot.item, slot.outcome
                 if board.exhausted and not board.alive:
                     return
+                if board.alive < before:
+                    continue  # there is room for more items, which may fill the groups
+                self._flush(lanes)
+                _start(lanes)
                 if board.exhausted or board.alive >= work.most_alive or not events.empty():
                     events.get()()
                 while not events.empty():

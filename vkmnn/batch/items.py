@@ -5,6 +5,7 @@ from __future__ import annotations
 import glob
 import json
 import lzma
+import os
 import tarfile
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -63,12 +64,12 @@ def _expanded(text: str) -> list[str]:
         lines = _text_of(Path(text[1:])).splitlines()
         found = [file for line in lines if line.strip() for file in _listed(line.strip())]
     elif path.is_dir():
-        found = sorted(str(one) for one in path.rglob("*") if _is_data(one) and one.is_file())
+        found = sorted(_walked(path))
     elif path.exists():
         return [text]
     elif glob.has_magic(text):
         matches = glob.glob(text, recursive=True)  # noqa: PTH207 - absolute ones too
-        found = sorted(one for one in matches if Path(one).is_file())
+        found = sorted(one for one in matches if not Path(one).is_dir())
     else:
         raise InvalidInputError(f"'{text}' does not exist", hint="check the path")
     if not found:
@@ -76,9 +77,14 @@ def _expanded(text: str) -> list[str]:
     return found
 
 
-def _is_data(path: Path) -> bool:
-    """Tell whether a file in a folder is an item, or an archive of them."""
-    return has_suffix(path, _MEDIA) or path.name.lower().endswith(_ARCHIVES)
+def _walked(folder: Path) -> Iterator[str]:
+    """Yield the items and archives in a folder, and subfolders that cannot be read."""
+    closed: list[str] = []
+    for place, _, names in os.walk(folder, onerror=lambda error: closed.append(error.filename)):
+        for name in names:
+            if has_suffix(Path(name), _MEDIA) or name.lower().endswith(_ARCHIVES):
+                yield str(Path(place, name))
+    yield from closed
 
 
 def _listed(line: str) -> list[str]:
@@ -131,6 +137,8 @@ Entry = tuple[str, Callable[[], Item]]
 def _guarded(file: str, read: Callable[[str], Iterator[Entry]]) -> Iterator[Entry]:
     """Yield what a file holds; where it is damaged, an item that fails comes last."""
     try:
+        if read is not _single and Path(file).exists() and not Path(file).is_file():
+            raise ValueError("it is no file")
         yield from read(file)
     except _DAMAGED as error:
         failed = _unreadable(file, error)
@@ -185,7 +193,7 @@ def _lines(file: str) -> Iterator[Entry]:
             def read(line: bytes = line) -> Item:
                 try:
                     return Item(file, *_row(json.loads(line)))
-                except (ValueError, InvalidInputError) as error:
+                except (ValueError, RecursionError, InvalidInputError) as error:
                     return Item(file, InvalidInputError(f"the line is no item: {error}"))
 
             yield f"{file}:{number}", read

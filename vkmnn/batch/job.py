@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import time
 from collections.abc import Callable, Iterable, Mapping
@@ -159,11 +160,10 @@ class Job:
 
 def failure(name: str, error: Exception) -> dict[str, str]:
     """Return the line of the error file for an item."""
-    if isinstance(error, VkmnnError):
-        reason = error.message
-    else:
-        reason = str(error) or type(error).__name__
-    return {"input": name, "error": type(error).__name__, "reason": reason}
+    made = {"input": name, "error": type(error).__name__}
+    if not isinstance(error, VkmnnError):
+        return {**made, "reason": str(error) or type(error).__name__}
+    return {**made, "reason": error.message, **({"hint": error.hint} if error.hint else {})}
 
 
 def _write_errors(path: Path, failures: Iterable[Mapping[str, str]]) -> None:
@@ -177,4 +177,6 @@ def _write_errors(path: Path, failures: Iterable[Mapping[str, str]]) -> None:
 
 
 def _unwritable(target: Path, error: OSError) -> InvalidInputError:
-    return InvalidInputError(f"'{target}' cannot be written: {error}", hint="check the folder")
+    full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+    hint = "make room, and repeat the command with --resume" if full else "check the folder"
+    return InvalidInputError(f"'{target}' cannot be written: {error}", hint=hint)

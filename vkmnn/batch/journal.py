@@ -18,7 +18,7 @@ from vkmnn.errors import InvalidInputError
 _NAME = "journal.jsonl"
 _LOCK = "lock"
 Failure = Mapping[str, str]
-"""Name (`input`), kind (`error`) and text (`reason`) of an item that failed."""
+"""Name (`input`), kind (`error`), text (`reason`) and `hint`, if any, of an item that failed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,13 +60,13 @@ class Journal:
         self._path = folder / _NAME
         self.entries: list[Entry] = []
         self.finished = False
-        if self._path.exists() and not resume:
-            raise InvalidInputError(
-                f"'{folder}' holds a job that was interrupted",
-                hint="continue it with --resume, or delete the folder",
-            )
         with contextlib.ExitStack() as held:
             self._lock(held)
+            if self._path.exists() and not resume:
+                raise InvalidInputError(
+                    f"'{folder}' holds a job that was interrupted",
+                    hint="continue it with --resume, or delete the folder",
+                )
             if self._path.exists():
                 self._read(job)
             self._rewrite(job)

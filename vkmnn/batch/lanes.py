@@ -151,6 +151,8 @@ def _feeds(value: Any, suffix: str, inputs: Sequence[NodeArg]) -> dict[str, Arra
         return cast(value, inputs)
     where = f"'{value}'" if isinstance(value, Path) else "the file"
     try:
+        if isinstance(value, Path) and value.exists() and not value.is_file():
+            raise ValueError("it is no file")
         loaded = np.load(BytesIO(value) if isinstance(value, bytes) else value, allow_pickle=False)
         if isinstance(loaded, np.ndarray):
             return {inputs[0].name: loaded} if len(inputs) == 1 else cast({}, inputs)

@@ -106,7 +106,7 @@ def _tried(
         return 1, f"the first one fails: {error.message}"
     held = sum(array.nbytes for array in feeds.values())
     bounds = {
-        most: "more gain little",
+        most: "more gain little" if most == MOST else "there are few",
         int(_BYTES // max(held, 1)): "they are large",
         int(_SECONDS // max(seconds, 1e-6)): "each takes long",
     }

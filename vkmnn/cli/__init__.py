@@ -7,6 +7,9 @@ import os
 import sys
 from pathlib import Path
 
+INTERRUPTED = 130
+"""Exit status after Ctrl-C, as that of shells."""
+
 
 def main() -> None:
     """Run the command line on the arguments of the process."""
@@ -19,6 +22,9 @@ def main() -> None:
             f"the command line of vkmnn needs {' and '.join(missing)}\n"
             f"  hint: pip install {' '.join(missing)}"
         )
-    from vkmnn.cli.app import run_cli
+    try:
+        from vkmnn.cli.app import run_cli
 
-    sys.exit(run_cli())
+        sys.exit(run_cli())
+    except KeyboardInterrupt:  # Ctrl-C during the imports
+        sys.exit(INTERRUPTED)

@@ -93,6 +93,11 @@ def map_items(
     if options.resume and output.exists() and not parts_folder(output).exists():
         note(f"'{output}' is complete: no job was interrupted")
         return
+    for text in inputs:
+        if output.is_file() and Path(text).exists() and output.samefile(text):
+            raise InvalidInputError(
+                f"'{text}' is both an input and the output", hint="choose another --output"
+            )
     parts = parts_folder(output)
 
     def kept() -> str:

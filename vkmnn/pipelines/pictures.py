@@ -153,7 +153,8 @@ def _decoded(source: Any, what: str) -> Array:
     except Exception as error:
         if not isinstance(error, _BAD) and "Bomb" not in type(error).__name__:
             raise
-        reason = str(error).split("\n")[0]
+        unknown = type(error).__name__ == "UnidentifiedImageError"
+        reason = "its format is not known" if unknown else str(error).split("\n")[0]
         raise InvalidInputError(
             f"{what} cannot be read as an image: {reason}",
             hint="check that it is a complete image",
