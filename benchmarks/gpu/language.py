@@ -35,7 +35,10 @@ MODELS = (
     _Model("1b", llm.SHAPES["1b"]),
     _Model("8b, 4 layers", replace(llm.SHAPES["8b"], layers=4)),
 )
-LOADS = tuple(llm.Load(prompt, TOKENS, texts) for texts, prompt in product((1, 8), (128, 1024)))
+LOADS = (
+    *(llm.Load(prompt, TOKENS, texts) for texts, prompt in product((1, 8), (128, 1024))),
+    llm.Load(128, TOKENS, 32),
+)
 TINY = llm.Sizes(layers=1, width=64, heads=2, kv_heads=1, inner=96, vocabulary=64, positions=64)
 REHEARSED_MODELS = (_Model("tiny", TINY),)
 REHEARSED_LOADS = (llm.Load(9, 4, 1), llm.Load(9, 4, 2))
