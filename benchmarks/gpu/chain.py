@@ -82,11 +82,15 @@ class Measured:
 
 
 class _Take:
-    """A chooser that picks candidate number `rank` of one kind of choice, else the first."""
+    """A chooser that picks candidate number `rank` of one kind of choice.
 
-    def __init__(self, kind: str, rank: int) -> None:
+    Of other kinds, it picks that of `takes`, or the first.
+    """
+
+    def __init__(self, kind: str, rank: int, takes: Mapping[str, Hashable]) -> None:
         self.kind = kind
         self.rank = rank
+        self.takes = takes
         self.count = 1
 
     def __call__(self, what: str, problem: Hashable, candidates: Sequence[T]) -> T:
@@ -94,7 +98,8 @@ class _Take:
         if what == "plain end":  # kernels are measured as they run inside networks
             return next(candidate for candidate in candidates if candidate is False)
         if what != self.kind:
-            return candidates[0]
+            wanted = self.takes.get(what)
+            return next((one for one in candidates if one == wanted), candidates[0])
         self.count = max(self.count, len(candidates))
         return candidates[min(self.rank, len(candidates) - 1)]
 
@@ -196,7 +201,7 @@ def kernels(
     label = graph.ops[0].name
     if sweep_bytes:
         graph, feeds = _swept(graph, feeds, sweep_bytes)
-    take = _Take(kind, 0)
+    take = _Take(kind, 0, case.takes)
     seen: set[tuple[str, int, int]] = set()
     infos = {name: tensor_info(name, array) for name, array in feeds.items()}
 

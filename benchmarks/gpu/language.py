@@ -35,7 +35,10 @@ MODELS = (
     _Model("1b", llm.SHAPES["1b"]),
     _Model("8b, 4 layers", replace(llm.SHAPES["8b"], layers=4)),
 )
-LOADS = tuple(llm.Load(prompt, TOKENS, texts) for texts, prompt in product((1, 8), (128, 1024)))
+LOADS = (
+    *(llm.Load(prompt, TOKENS, texts) for texts, prompt in product((1, 8), (128, 1024))),
+    llm.Load(128, TOKENS, 32),
+)
 TINY = llm.Sizes(layers=1, width=64, heads=2, kv_heads=1, inner=96, vocabulary=64, positions=64)
 REHEARSED_MODELS = (_Model("tiny", TINY),)
 REHEARSED_LOADS = (llm.Load(9, 4, 1), llm.Load(9, 4, 2))
@@ -57,10 +60,10 @@ def _codes(setting: Setting, section: Section) -> None:
 
 
 def _products(setting: Setting) -> Iterator[Problem]:
-    """Yield products, those of several rows also by each way to unpack the weights."""
+    """Yield products, those of a prompt also by each way to unpack the weights."""
     sizes = problems.REHEARSED_CODES if setting.is_rehearsal else problems.CODES
     for rows, (columns, depth) in product(problems.CODE_ROWS, sizes):
-        for kind in ("codes",) if rows == 1 else ("codes", "unpacked"):
+        for kind in ("codes", "unpacked") if rows == problems.CODE_ROWS[1] else ("codes",):
             problem = problems.codes(rows, columns, depth, kind)
             for fp16 in setting.stored:
                 yield problem.stored(fp16)
@@ -78,7 +81,7 @@ def _streamed(setting: Setting, section: Section) -> list[dict[str, object]]:
         if set(times) != {True, False}:
             continue
         _, columns, depth = (int(part) for part in what.split()[1].split("×"))
-        nbytes = columns * depth * (1 / 2 + 4 / 32)
+        nbytes = columns * depth * problems.CODE_BITS / 8
         rows.append(
             {"product": what, "stored": "f16" if fp16 else "f32", "MB": nbytes / 1e6,
              "from memory µs": times[True], "from caches µs": times[False],

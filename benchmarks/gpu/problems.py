@@ -19,6 +19,7 @@ from vkmnn.ir.ops import (
     PoolingAttrs,
 )
 from vkmnn.testing.case import Case, op_case, tensor_info
+from vkmnn.vulkan.executions.packed import Unpacked
 
 # Batch 1: input channels, output channels, kernel, stride, height and width of the input.
 RESNET_50: tuple[tuple[int, int, int, int, int], ...] = (
@@ -48,8 +49,10 @@ VECTORS: tuple[tuple[int, int, int], ...] = (
 CODES: tuple[tuple[int, int], ...] = (
     (2560, 2048), (2048, 2048), (2048, 5632), (11264, 2048), (28672, 4096),
 )  # fmt: skip
-CODE_ROWS = (1, 128, 8)
-"""Of a token, of a prompt, of eight texts."""
+CODE_ROWS = (1, 128, 8, 512, 32)
+"""Of a token, of prompts, of eight and more texts."""
+CODE_BITS = 4 + 16 / 32
+"""Of a weight, with its share of a scale."""
 # Texts, rows, capacity, rows in the cache: heads and depth as in both models.
 CACHES: tuple[tuple[int, int, int, int], ...] = (
     (1, 1, 2048, 1024), (1, 1, 256, 128), (8, 1, 2048, 1024), (1, 128, 2048, 1024),
@@ -127,7 +130,7 @@ def attention(heads: int, queries: int, keys: int, depth: int) -> Problem:
 
 
 def codes(rows: int, columns: int, depth: int, kind: str = "codes") -> Problem:
-    """Return a product by weights in 4 bits, in blocks of 32.
+    """Return a product by weights in 4 bits, in blocks of 32 with float16 scales.
 
     Args:
         rows: rows of x.
@@ -138,7 +141,7 @@ def codes(rows: int, columns: int, depth: int, kind: str = "codes") -> Problem:
     blocks = depth // 32
     rng = np.random.default_rng(1)
     weights = rng.integers(0, 256, (columns, blocks, 16), dtype=np.uint8)
-    scales = np.full((columns, blocks), 0.2 * depth**-0.5, np.float32)
+    scales = np.full((columns, blocks), 0.2 * depth**-0.5, np.float16)
     op = Op(
         "MatMulNBits", "op", ["x", "q", "", "", "s"], ["y"],
         MatMulNBitsAttrs(4, 32, depth, columns),
@@ -149,7 +152,9 @@ def codes(rows: int, columns: int, depth: int, kind: str = "codes") -> Problem:
     inputs = [tensor_info(name, array) for name, array in feeds.items()]
     graph = Graph("codes", inputs, outputs, [op], {"q": weights, "s": scales})
     what = f"codes {rows}×{columns}×{depth}"
-    return Problem(what if kind == "codes" else f"{what}, {kind}", kind, Case(graph, feeds))
+    if kind == "codes":
+        return Problem(what, kind, Case(graph, feeds))
+    return Problem(f"{what}, {kind}", kind, Case(graph, feeds, takes={"codes": Unpacked()}))
 
 
 def cached(texts: int, rows: int, capacity: int, held: int, depth: int = 64) -> Problem:

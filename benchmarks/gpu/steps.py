@@ -38,11 +38,11 @@ from vkmnn_suite.cases import load_all
 # Kernels to test on a real device: barriers of subgroups, the last of several workgroups, matrices.
 # Those that changed since the last hour on a GPU (26 November 2026) come first.
 RISKY = (
-    "matmul_codes_dot", "matmul_codes", "matmul_codes_row", "matmul_codes_coop", "unpack_codes",
-    "cached_attention", "cached_attention_subgroup", "cached_attention_wide", "conv_codes_coop",
-    "dynamic_codes", "attention_codes", "linear_attention", "matmul_experts", "matmul_dot",
-    "conv_dot", "conv_row", "conv_gather", "conv_half", "conv_separable", "matmul_half",
-    "matmul_coop", "conv_coop", "matmul_shared", "conv_shared", "attention_coop",
+    "matmul_codes_dot", "matmul_coop", "matmul_codes", "matmul_codes_row", "unpack_codes",
+    "matmul_codes_coop", "cached_attention", "cached_attention_subgroup", "cached_attention_wide",
+    "conv_codes_coop", "dynamic_codes", "attention_codes", "linear_attention", "matmul_experts",
+    "matmul_dot", "conv_dot", "conv_row", "conv_gather", "conv_half", "conv_separable",
+    "matmul_half", "conv_coop", "matmul_shared", "conv_shared", "attention_coop",
     "attention_rotate", "attention_tile", "matmul_gemv", "conv_rotate", "matmul_rotate",
     "conv_tile", "matmul_tile", "conv_depthwise", "conv_strip", "recurrent",
 )  # fmt: skip

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator
 from itertools import pairwise
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
@@ -13,6 +14,7 @@ pytest.importorskip("starlette")
 pytest.importorskip("tokenizers")
 
 from vkmnn.serve.limits import HttpError
+from vkmnn.serve.models import Models
 from vkmnn.serve.turns import Turns
 
 
@@ -138,6 +140,31 @@ def test_a_full_queue_refuses_and_a_cancelled_job_frees_its_place() -> None:
         last = turns.add(lambda: iter([7]))
         turns.cancel(running)
         assert await last.events.get() == 7
+        turns.close()
+
+    asyncio.run(check())
+
+
+def test_as_many_texts_take_turns_as_every_model_takes() -> None:
+    """A text that waits for a model's caches would hold up all others."""
+    models = Models()
+    assert models.texts_at_once == 8
+    models.language["many"] = cast(Any, SimpleNamespace(texts_at_once=64))
+    assert models.texts_at_once == 64
+    models.language["few"] = cast(Any, SimpleNamespace(texts_at_once=8))
+    assert models.texts_at_once == 8
+
+    async def check() -> None:
+        most = 1
+        turns = Turns(2, lambda: most, "turns")
+        gate = asyncio.Queue[Any]()
+        running = turns.add(lambda: iter(range(10**9)), gate)
+        await gate.get()
+        waiting = turns.add(lambda: iter([7]))
+        assert turns.waiting == 1
+        most = 2
+        assert await asyncio.wait_for(waiting.events.get(), 20) == 7
+        turns.cancel(running)
         turns.close()
 
     asyncio.run(check())

@@ -17,7 +17,6 @@ from starlette.types import Message, Receive, Scope, Send
 
 from vkmnn._version import __version__
 from vkmnn.base.extras import need
-from vkmnn.llm.decoder import MAX_BATCH
 from vkmnn.serve.access import Access
 from vkmnn.serve.crowd import Crowd
 from vkmnn.serve.docs_api import DocsApi
@@ -76,8 +75,7 @@ class App:
         self._access = access or Access()
         self._on_lost = on_lost
         self._crowd = Crowd(self.limits)
-        texts = [model.texts_at_once for model in models.language.values()]
-        self._work = Work(self.limits.queue, min(texts, default=MAX_BATCH))
+        self._work = Work(self.limits.queue, lambda: models.texts_at_once)
         self._metrics = Metrics(self._work)
         if repository is not None:
             repository.settled = self._work.settled

@@ -12,6 +12,7 @@ from vkmnn import llm
 from vkmnn.base.config_file import read_config
 from vkmnn.errors import InvalidInputError, ModelFileError
 from vkmnn.inference_session import InferenceSession
+from vkmnn.llm.decoder import MAX_BATCH
 from vkmnn.llm.layout import is_model_folder, read_layout
 from vkmnn.pipelines import Pipeline, pipeline
 from vkmnn.pipelines.guessing import is_painter, said_by_folder
@@ -77,6 +78,12 @@ class Models:
     def networks(self) -> dict[str, Network]:
         """The latest version of each network by its name."""
         return {name: there[latest_of(there)] for name, there in self.versions.items()}
+
+    @property
+    def texts_at_once(self) -> int:
+        """The number of texts that every language model generates at a time."""
+        models = list(self.language.values())  # another thread may load one
+        return min((model.texts_at_once for model in models), default=MAX_BATCH)
 
     @property
     def spoken(self) -> dict[str, Spoken]:

@@ -67,7 +67,7 @@ class Turns:
 
     Args:
         waiting: the most jobs that wait.
-        active: maximum number of jobs that take turns.
+        active: maximum number of jobs that take turns, or what returns it for now.
         name: the thread's name.
         left: returns the preparing work that is left after an event.
         clock: the seconds now.
@@ -76,7 +76,7 @@ class Turns:
     def __init__(
         self,
         waiting: int,
-        active: int,
+        active: int | Callable[[], int],
         name: str,
         left: Callable[[Event], int] = lambda event: 0,
         clock: Callable[[], float] = time.perf_counter,
@@ -86,7 +86,7 @@ class Turns:
         self._clock = clock
         self._credit = 0.0  # seconds that preparing jobs may take now
         self._prepared = 0
-        self._max_active = active
+        self._max_active = active if callable(active) else lambda: active
         self._waiting: deque[Job] = deque()
         self._active: list[Job] = []
         self._change = threading.Condition()
@@ -223,7 +223,7 @@ class Turns:
                 if self._closed:
                     return False
                 self._change.wait()
-            while len(self._active) < self._max_active:
+            while len(self._active) < self._max_active():
                 heavy = sum(one.left > _LIGHT for one in self._active)
                 fits = (one for one in self._waiting if one.left <= _LIGHT or heavy < _HEAVY)
                 job = next(fits, None)

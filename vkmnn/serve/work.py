@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from vkmnn.llm import Generated
 from vkmnn.llm.decoder import MAX_BATCH
 from vkmnn.serve.turns import Turns
@@ -15,10 +17,11 @@ class Work:
 
     Args:
         waiting: maximum waiting jobs of each kind.
-        texts: maximum texts that are generated at a time; each model must take as many.
+        texts: returns the maximum texts that are generated at a time. Texts take turns on one
+            thread, so every model must take as many.
     """
 
-    def __init__(self, waiting: int, texts: int = MAX_BATCH) -> None:
+    def __init__(self, waiting: int, texts: Callable[[], int] = lambda: MAX_BATCH) -> None:
         self.texts = Turns(waiting, texts, "vkmnn-serve", left=_prompt_left)
         self.tokenising = Turns(waiting, 1, "vkmnn-serve-tokens")
         self.embedding = Turns(waiting, MAX_BATCH, "vkmnn-serve-vectors")

@@ -60,8 +60,8 @@ def codes_cost(
     hidden = loop.overlap * min(loads, arithmetic)
     return Cost(
         start=device.start_us,
-        # For the weights, then for the row.
-        latency=2 * device.round_us + device.cold_round_us,
+        # For the weights, and after them for the row, unless the weights are asked for first.
+        latency=(1 if loop.overlap else 2) * device.round_us + device.cold_round_us,
         loads=loads - (hidden if loads <= arithmetic else 0.0),
         arithmetic=arithmetic - (hidden if arithmetic < loads else 0.0),
     )

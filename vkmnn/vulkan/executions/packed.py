@@ -33,7 +33,13 @@ from vkmnn.vulkan.device_rules import MAX_LOOP_ROUNDS, has_fast_dots, is_gpu, ro
 from vkmnn.vulkan.encoder import Params, VulkanEncoder, ceil_div
 from vkmnn.vulkan.execution import VulkanExecution, vulkan_execution
 from vkmnn.vulkan.float_rules import FloatOperands, FloatRule
-from vkmnn.vulkan.gemm.coded import CodedCoop, CodesProblem, coded_kernels, unpacked_us
+from vkmnn.vulkan.gemm.coded import (
+    CodedCoop,
+    CodesProblem,
+    coded_kernels,
+    unpacked_us,
+    unpacking_cost,
+)
 from vkmnn.vulkan.gemm.codes import (
     CHUNK,
     PANEL,
@@ -48,6 +54,7 @@ from vkmnn.vulkan.gemm.job import MatMulJob, RowNorms
 from vkmnn.vulkan.gemm.operands import left_operand, lies_by_rows
 from vkmnn.vulkan.gemm.problem import MatMulProblem
 from vkmnn.vulkan.gemm.rowwise import encode_stages
+from vkmnn.vulkan.storage import FLOAT_BYTES
 
 MAX_DEPTH = CHUNK * MAX_LOOP_ROUNDS
 # From this many rows, weights are unpacked once for a float kernel: on GPUs, elsewhere.
@@ -183,6 +190,9 @@ class MatMulNBitsExecution(VulkanExecution[MatMulNBitsAttrs]):
         params = _unpack_params(form, count)
         tensors = [packed.codes, packed.scales, packed.zeros, weights]
         encoder.dispatch_linear(shader, tensors, params, count, packed.spec)
+        weight_bits = bits_per_weight(form, self.operand(4), self.optional(5))
+        unpacking = Expected(unpacking_cost(form, weight_bits, encoder))
+        encoder.expect(lambda: unpacking)
         gain = self.optional(6)
         norms = None if gain is None else RowNorms(attrs.epsilon)
         encode_stages(
@@ -271,9 +281,9 @@ def candidates_of(
     """
     found = _in_registers(problem, encoder)
     coded = coded_kernels(problem, weight_bits, encoder) if weight_bits else []
-    small = problem.form.depth * problem.form.columns * 4 <= UNPACK_BYTES
     if coded and is_gpu(encoder.info):
-        return _by_time(found, coded, problem, weight_bits, encoder, small)
+        return _by_time(found, coded, problem, weight_bits, encoder)
+    small = problem.form.depth * problem.form.columns * 4 <= UNPACK_BYTES
     many = problem.rows >= UNPACK_ROWS[is_gpu(encoder.info)]
     ways: list[CodesWay] = [*found]
     ways.insert(0 if many and small else len(found), Unpacked())
@@ -315,12 +325,13 @@ def _by_time(
     problem: CodesProblem,
     weight_bits: float,
     encoder: VulkanEncoder,
-    small: bool,
 ) -> list[CodesWay]:
     """Return all ways by the predicted time of the best of their kind."""
     form = problem.form
     sizes = MatMulProblem((), (), (), problem.rows, form.columns, form.depth, constant=False)
-    unpacked = unpacked_us(problem, sizes, weight_bits, encoder) if small else inf
+    unpacked = unpacked_us(problem, sizes, weight_bits, encoder)
+    if form.depth * form.columns * FLOAT_BYTES[encoder.element] > UNPACK_BYTES:
+        unpacked = inf
     ways: list[tuple[float, list[CodesWay]]] = [
         (coded[0][0], [kernel for _, kernel in coded]),
         (unpacked, [Unpacked()]),

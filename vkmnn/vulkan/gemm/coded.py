@@ -25,6 +25,7 @@ from vkmnn.vulkan.gemm.operands import Operand, rows_of
 from vkmnn.vulkan.gemm.problem import Gemm, MatMulProblem
 from vkmnn.vulkan.gemm.rowwise import encode_norm
 from vkmnn.vulkan.gemm.split import dispatch_tiles
+from vkmnn.vulkan.storage import FLOAT_BYTES
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,11 +168,17 @@ def unpacked_us(
     problem: CodesProblem, product: MatMulProblem, weight_bits: float, encoder: VulkanEncoder
 ) -> float:
     """Return the predicted time to unpack the weights first, with all further dispatches."""
-    form, info = problem.form, encoder.info
-    weights = form.depth * form.columns
-    unpacking = pass_cost(weights * (weight_bits / 8 + 2), info).total + class_of(info).gap_us
-    gating = _pass_us(3 * problem.rows * form.columns, encoder) if problem.gated else 0.0
+    info = encoder.info
+    unpacking = unpacking_cost(problem.form, weight_bits, encoder).total + class_of(info).gap_us
+    gates = 3 * problem.rows * problem.form.columns  # float16, read, and half as many written
+    gating = _pass_us(gates, encoder) if problem.gated else 0.0
     return unpacking + best_us(product, encoder) + _norm_us(problem, encoder) + gating
+
+
+def unpacking_cost(form: CodeForm, weight_bits: float, encoder: VulkanEncoder) -> Cost:
+    """Return the predicted time of the dispatch that unpacks weights to floats in memory."""
+    nbytes = weight_bits / 8 + FLOAT_BYTES[encoder.element]
+    return pass_cost(form.depth * form.columns * nbytes, encoder.info)
 
 
 def _norm_us(problem: CodesProblem, encoder: VulkanEncoder) -> float:
