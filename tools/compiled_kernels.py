@@ -24,7 +24,7 @@ from vkmnn.runtime.device import open_device
 from vkmnn.runtime.device_info import DeviceInfo
 from vkmnn.runtime.shader import Shader
 from vkmnn.shaders.library import BUILTIN
-from vkmnn.vulkan.gemm.coop_tiles import BYTE_TILES_OF, TILES_OF
+from vkmnn.vulkan.gemm.coop_tiles import BYTE_TILES_OF, LARGE_TILES, TILES_OF
 
 FIGURES = {
     "registers": "VGPRs",
@@ -95,6 +95,7 @@ def _refused_tiles(info: DeviceInfo) -> set[str]:
     """Return the cooperative-matrix tiles that the rules exclude on a device."""
     tables: list[Mapping[Any, Any]] = [TILES_OF, BYTE_TILES_OF]
     tiles = [tile for table in tables for rows in table.values() for row in rows for tile in row]
+    tiles += LARGE_TILES
     return {tile.name for tile in tiles if not tile.fits(info)}
 
 

@@ -89,8 +89,8 @@ def is_run(name: str, invocations: int, matrix: Matrix) -> bool:
 
 @pytest.mark.parametrize("name", [name for name in NAMES if not name.startswith("attention")])
 def test_shared_memory_of_products_is_what_the_rules_think(name: str) -> None:
-    if name.startswith("conv_halo"):
-        _, _, tile_name, _ = name.split("_")
+    if name.startswith("conv_halo_coop"):
+        _, _, _, tile_name, _ = name.split("_")
         (halo,) = (one for one in HALO if one.name == tile_name)
         shared = shared_bytes(name)
         assert shared <= halo.shared_bytes <= min(shared + 16, halo.max_shared)
@@ -124,8 +124,9 @@ def test_every_tile_has_kernels() -> None:
             splits = {name.split("_")[4] for name in NAMES if name.startswith(f"{wanted}_")}
             assert splits == ({"0", "1"} if tile.splits else {"0"})
     for tile in HALO:
-        wanted = f"conv_halo_{tile.name}_"
-        splits = {name.split("_")[3] for name in NAMES if name.startswith(wanted)}
+        splits = {
+            name.split("_")[4] for name in NAMES if name.startswith(f"conv_halo_coop_{tile.name}_")
+        }
         assert splits == ({"0", "1"} if tile.splits else {"0"})
     for tile in BYTE_TILES:
         assert f"conv_codes_coop_{tile.name}_{tile.step}" in NAMES

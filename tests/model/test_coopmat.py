@@ -62,4 +62,4 @@ def test_network(name: str):
         ran = {op.kernel for op in session.profile(feeds, 1).ops()}
     assert any("_coop_" in kernel for kernel in ran)
     if name in ("unet", "espcn"):  # nine taps of more than eight channels
-        assert any(kernel.startswith("conv_halo") for kernel in ran)
+        assert any(kernel.startswith("conv_halo_coop") for kernel in ran)

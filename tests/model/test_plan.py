@@ -251,7 +251,7 @@ WITH_HALO = {"nvidia-h200": 16, "radeon-rx-7900-xtx": 8, "intel-arc-a770": 0}
 def test_windows_read_their_pixels_once(profile: str) -> None:
     """Where pixels outnumber multiprocessors' tiles, a patch serves all nine taps."""
     steps = planned("unet", profile).forecast.steps
-    count = sum(step.kernel.startswith("conv_halo") for step in steps)
+    count = sum(step.kernel.startswith("conv_halo_coop") for step in steps)
     assert count >= WITH_HALO[profile]
     assert count == 0 or WITH_HALO[profile]
 

@@ -42,7 +42,7 @@ SHORT_BECAUSE = {
     "conv_rotate": f"{T}convolution.py::test_split_covers_every_tap_once",
     "conv_row": "vkmnn/vulkan/gemm/families/row.py:MAX_LOOP_ROUNDS",
     "conv_separable": "vkmnn/vulkan/gemm/separable.py:MAX_LOOP_ROUNDS",
-    "conv_halo": "vkmnn/vulkan/gemm/families/halo.py:MAX_STEPS",
+    "conv_halo_coop": "vkmnn/vulkan/gemm/families/halo.py:MAX_STEPS",
     "conv_half": "vkmnn/vulkan/gemm/shared_tiles.py:MAX_LOOP_ROUNDS",
     "conv_shared": "vkmnn/vulkan/gemm/shared_tiles.py:MAX_LOOP_ROUNDS",
     "conv_tile": f"{T}convolution.py::test_split_covers_every_tap_once",

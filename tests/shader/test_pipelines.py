@@ -30,7 +30,7 @@ TWINS = {
     "conv_coop": "conv_tile",
     "conv_dot": "conv_shared",
     "conv_half": "conv_shared",
-    "conv_halo": "conv_tile",
+    "conv_halo_coop": "conv_tile",
     "conv_rotate": "conv_tile",
     "conv_row": "conv_tile",
     "matmul_codes_coop": "matmul_shared",

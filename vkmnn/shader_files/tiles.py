@@ -270,11 +270,11 @@ class HaloStage:
 
 @dataclass(frozen=True, slots=True)
 class HaloTileSize(HaloStage, CoopTileSize):
-    """A tile of `conv_halo`."""
+    """A tile of `conv_halo_coop`."""
 
 
 def parse_halo(text: str) -> HaloTileSize:
-    """Return the tile of `conv_halo` that the axis `tile` names.
+    """Return the tile of `conv_halo_coop` that the axis `tile` names.
 
     Raises:
         ValueError: the text names none.

@@ -1109,7 +1109,7 @@ def conv_half(*, tile: ConvHalfTile, split: ConvHalfSplit) -> Shader:
     As conv_shared, with float16 arithmetic within a step along K.
     """
 
-ConvHaloTile: TypeAlias = Literal[
+ConvHaloCoopTile: TypeAlias = Literal[
     "128x64w32x32k1",
     "128x32w32x32k1",
     "128x16w32x16k1",
@@ -1120,9 +1120,9 @@ ConvHaloTile: TypeAlias = Literal[
     "64x64w16x16k1m8x8x16s8",
     "64x64w16x32k1m8x16x16s16",
 ]
-ConvHaloSplit: TypeAlias = Literal[0, 1]
+ConvHaloCoopSplit: TypeAlias = Literal[0, 1]
 
-class ConvHaloParams(Params):
+class ConvHaloCoopParams(Params):
     in_size: Final[tuple[int, ...]]  # 2 of them
     out_size: Final[tuple[int, ...]]  # 2 of them
     pad: Final[tuple[int, ...]]  # 2 of them
@@ -1174,7 +1174,7 @@ class ConvHaloParams(Params):
         act_beta: float,
     ) -> None: ...
 
-def conv_halo(*, tile: ConvHaloTile, split: ConvHaloSplit) -> Shader:
+def conv_halo_coop(*, tile: ConvHaloCoopTile, split: ConvHaloCoopSplit) -> Shader:
     """
     Convolution of 3 x 3 taps side by side of float16 tensors by cooperative matrices, summed in
     float32.

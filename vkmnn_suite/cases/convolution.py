@@ -456,8 +456,8 @@ def _spread(x: Ints, w: Ints, side: int) -> Iterator[Case]:
         yield replace(chain_case([conv, spread], feeds, known), takes=PLAIN_ENDS)
 
 
-@shader_cases("conv_halo")
-def conv_halo(variant: Variant) -> Iterator[Case]:
+@shader_cases("conv_halo_coop")
+def conv_halo_coop(variant: Variant) -> Iterator[Case]:
     """Strips of a matrix and of whole images; pads, groups; tiles and steps that are not whole."""
     rows, columns = map(int, str(variant.axes["tile"]).split("w")[0].split("x"))
     make = Maker((Activation("CLIP", -150.0, 210.0),))

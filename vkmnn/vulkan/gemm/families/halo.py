@@ -67,7 +67,7 @@ class Strips:
 
 @dataclass(frozen=True, slots=True)
 class HaloTile(HaloStage, CoopTile):
-    """A tile of `conv_halo`."""
+    """A tile of `conv_halo_coop`."""
 
     @property
     def splits(self) -> bool:
@@ -235,7 +235,7 @@ class ConvHalo(ConvKernel):
             *("group_blocks", "group_panels", "channels", "act_alpha", "act_beta"),
         )
         sizes: dict[str, Any] = {name: bound.sizes[name] for name in names}
-        params = kernels.ConvHaloParams(
+        params = kernels.ConvHaloCoopParams(
             in_size=problem.in_size[1:],
             out_size=problem.out_size[1:],
             pad=problem.pad[1:],
@@ -253,8 +253,9 @@ class ConvHalo(ConvKernel):
         )
         spec = {name: value for name, value in bound.spec.items() if name != "PLANES"}
         dispatch_tiles(
-            kernels.conv_halo(
-                tile=cast(kernels.ConvHaloTile, self.tile.name), split=1 if self.parts > 1 else 0
+            kernels.conv_halo_coop(
+                tile=cast(kernels.ConvHaloCoopTile, self.tile.name),
+                split=1 if self.parts > 1 else 0,
             ),
             bound.tensors,
             params,
