@@ -79,11 +79,10 @@ def _match(op: Op[Any], index: GraphIndex) -> _Match | NoMatch:
         given = index.shape(name) if name else ()
         if given is None or (along is not None and given[along] != shape[axis]):
             return NoMatch("an operand is broadcast along the axis")
-        left = len(given) if along is None else along
-        right = len(shape) - axis - 1 if along is None else axis
-        if removes and (left > right if along is None else left != right):
-            if along is None and producer.type == "MatMul" and name == producer.inputs[1]:
-                continue  # a matrix
+        right = len(shape) - axis  # axes from this one to the last
+        fits = len(given) < right if along is None else len(given) - along == right
+        is_matrix = producer.type == "MatMul" and name == producer.inputs[1]
+        if removes and not fits and not is_matrix:
             return NoMatch("an operand has other axes")
     return _Match(producer, axis, reads, removes)
 
@@ -96,7 +95,7 @@ def _axis_of(op: Op[Any], shape: Shape, index: GraphIndex) -> tuple[int, bool] |
             return None
         axis, kept = normalize_axis(op.attrs.axis, len(shape)), places.size
         if places.ndim == 0:
-            return (axis, True) if shape[axis] != 1 else None
+            return (axis, True) if shape[axis] not in (1, None) else None
     else:
         axes = index.ints(op.inputs[3]) if len(op.inputs) > 3 else None
         result = index.shape(op.outputs[0])
