@@ -304,6 +304,18 @@ def test_depthwise_layers_lie_inside_projections(precision: PrecisionName) -> No
     assert forecast.predicted_us <= MOBILENET_US[precision]
 
 
+def test_rows_of_a_table_count() -> None:
+    """Rows that are gathered, not the 94 MB that they come from."""
+    net = Net("embedding")
+    index = net.input("x", (1, 128), onnx.TensorProto.INT64)
+    table = net.constant(np.zeros((30_522, 768), np.float32))
+    model = net.finish({net.op("Gather", table, index): (1, 128, 768)})
+    feed = {"x": np.zeros((1, 128), np.int64)}
+    (step,) = plan_for(load_network(model), "nvidia-h200", "high", feed, places=False).forecast.steps
+    assert step.nbytes < 1_000_000
+    assert step.cost.total < 4
+
+
 def test_work_is_shared_out() -> None:
     """A workgroup for each channel block that is pooled; all phases in one dispatch."""
     (pool,) = (

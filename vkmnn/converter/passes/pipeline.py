@@ -48,6 +48,7 @@ from vkmnn.converter.passes.reshape import MergeReshapes, SimplifyReshapes
 from vkmnn.converter.passes.residual import FuseExpertResidual, FuseLateResidual, FuseResidual
 from vkmnn.converter.passes.rotary import FuseRotary
 from vkmnn.converter.passes.rowwise import FuseFloatGate, FuseFloatNorm
+from vkmnn.converter.passes.selection import RaiseSelection
 from vkmnn.converter.passes.slice_assignment import AssignSlices
 from vkmnn.converter.passes.softplus import SimplifySoftplus
 from vkmnn.converter.passes.transpose import MergeTransposes
@@ -73,6 +74,7 @@ def default_passes(evaluate: Evaluator) -> tuple[Pass, ...]:
     5. Attention, which needs its scale folded, and would lose its mask to the residuals; then the
        products that compute its operands become one.
     6. Residuals, then activations, which are last in an op's epilogue.
+    7. Selections of rows move before such ops.
     """
     return (
         RemoveDeadCode(),
@@ -115,6 +117,7 @@ def default_passes(evaluate: Evaluator) -> tuple[Pass, ...]:
         FuseResidual(),
         FuseExpertResidual(),
         FuseActivation(),
+        RaiseSelection(),
     )
 
 

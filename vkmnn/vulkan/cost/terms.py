@@ -53,8 +53,10 @@ class Expected:
         cost: the predicted time.
         needed: multiplications of the problem.
         done: multiplications including the padding of tiles.
+        nbytes: bytes read and written, if not those of each tensor once.
     """
 
     cost: Cost
     needed: int = 0
     done: int = 0
+    nbytes: int | None = None

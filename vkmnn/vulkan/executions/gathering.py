@@ -5,15 +5,19 @@ from __future__ import annotations
 from math import prod
 
 from vkmnn.core.execution import Rejection
+from vkmnn.core.tensor import Tensor
 from vkmnn.geometry.regions import simplify
 from vkmnn.ir import Region, View
 from vkmnn.ir.ops import AxisAttrs, GatherNDAttrs
 from vkmnn.runtime.device_info import DeviceInfo
 from vkmnn.shaders import kernels
+from vkmnn.vulkan.cost.passes import pass_cost
+from vkmnn.vulkan.cost.terms import Expected
 from vkmnn.vulkan.encoder import VulkanEncoder
 from vkmnn.vulkan.execution import VulkanExecution, vulkan_execution
 from vkmnn.vulkan.float_rules import FloatRule
 from vkmnn.vulkan.indexing import MAX_AXES, padded, row_strides
+from vkmnn.vulkan.storage import storage_bytes
 
 
 @vulkan_execution("Gather")
@@ -42,6 +46,7 @@ class GatherExecution(VulkanExecution[AxisAttrs]):
             check=check,
         )
         encoder.dispatch_linear(shader, [data, index, self.output, status], params, count)
+        expect_rows(index, self.output, encoder)
 
 
 @vulkan_execution("GatherElements")
@@ -76,6 +81,16 @@ class GatherElementsExecution(VulkanExecution[AxisAttrs]):
         )
         shader = kernels.gather_elements(element=encoder.element, load=encoder.load)
         encoder.dispatch_linear(shader, [data, index, self.output, status], params, count)
+        expect_rows(index, self.output, encoder)
+
+
+def expect_rows(index: Tensor, output: Tensor, encoder: VulkanEncoder) -> None:
+    """Predict the last dispatch by the elements that it selects, not by the table they are in."""
+    if 0 in output.shape:
+        return
+    nbytes = storage_bytes(index) + 2 * storage_bytes(output)
+    workgroups = prod(encoder.recording.dispatches[-1].groups)
+    encoder.expect(lambda: Expected(pass_cost(nbytes, encoder.info, workgroups), nbytes=nbytes))
 
 
 def elements_walk(data: tuple[int, ...], index: tuple[int, ...], axis: int) -> Region:
@@ -119,3 +134,4 @@ class GatherNDExecution(VulkanExecution[GatherNDAttrs]):
         )
         shader = kernels.gather_nd(element=encoder.element, load=encoder.load)
         encoder.dispatch_linear(shader, [data, index, self.output, status], params, count)
+        expect_rows(index, self.output, encoder)

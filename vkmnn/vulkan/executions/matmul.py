@@ -247,17 +247,22 @@ class Stages:
 
 @dataclass(frozen=True, slots=True)
 class RowwiseProblem:
-    """A product whose rows are normalised, by one of NORMS, or whose columns are gated."""
+    """A product whose rows are normalised, by one of NORMS, or whose columns are gated.
+
+    `plain`: it is stored as float32 while the operands are float16.
+    """
 
     product: MatMulProblem
     norm: str
     gated: bool
+    plain: bool = False
 
     @property
     def needs(self) -> Trait:
         """The traits that kernels must support."""
-        norms = Trait.NONE if self.norm == "NONE" else Trait.NORM_ROWS
-        return norms | Trait.GATED if self.gated else norms
+        needs = Trait.NONE if self.norm == "NONE" else Trait.NORM_ROWS
+        needs |= Trait.GATED if self.gated else Trait.NONE
+        return needs | Trait.PLAIN_IO if self.plain else needs
 
 
 @vulkan_execution("NormedMatMul")
@@ -277,15 +282,15 @@ class NormedMatMulExecution(ProductExecution[NormedMatMulAttrs]):
         """Record the product."""
         if 0 in self.output.shape:
             return
-        attrs, job = self.attrs, self.job(encoder)
-        problem = RowwiseProblem(job.problem, attrs.norm, attrs.gated)
+        job, problem = self.job(encoder), self.problem(encoder)
         kernel = encoder.choose("rowwise", problem, rowwise_candidates(problem, encoder))
         if isinstance(kernel, Stages):
             encode_stages(job, encoder)
             return
         kernel.record(job, encoder)
         if isinstance(kernel, NormedKernel):
-            fused, target = NormedProblem(job.problem, attrs.norm == "STD"), Target.of(encoder)
+            centered = self.attrs.norm == "STD"
+            fused, target = NormedProblem(job.problem, centered), Target.of(encoder)
             encoder.expect(lambda: kernel.predict(fused, target))
 
     def job(self, encoder: VulkanEncoder) -> MatMulJob:
@@ -299,7 +304,20 @@ class NormedMatMulExecution(ProductExecution[NormedMatMulAttrs]):
             epilogue=self._epilogue(attrs.residual, attrs.activation),
             norms=norms,
             gated=attrs.gated,
+            plain_y=encoder.element != "f32" and self.output.element == "f32",
         )
+
+    def problem(self, encoder: VulkanEncoder) -> RowwiseProblem:
+        """Return the product and what its kernel has to do beside it."""
+        job = self.job(encoder)
+        return RowwiseProblem(job.problem, self.attrs.norm, self.attrs.gated, job.plain_y)
+
+    def plain_end_us(self, end: int, encoder: VulkanEncoder) -> float | None:
+        """A product of float16 may end in float32 at no cost where a kernel for few rows does."""
+        if end != 1 or self.operand(0).element == "f32":
+            return None
+        problem = replace(self.problem(encoder), plain=True)
+        return 0.0 if rowwise_candidates(problem, encoder) else None
 
 
 def rowwise_candidates(
@@ -314,6 +332,8 @@ def rowwise_candidates(
         key = "ranked products", len(FAMILIES), product, rowwise
         found += encoder.once(key, lambda: rank(product, rowwise))
     few = product.m <= ROWWISE_ROWS[is_gpu(encoder.info)]
+    if problem.plain:
+        return found if few else []
     found.insert(len(found) if few else 0, Stages())
     if problem.norm == "NONE" or problem.gated:
         return found

@@ -32,6 +32,7 @@ from vkmnn.vulkan.cost.terms import Cost, Expected
 from vkmnn.vulkan.device_rules import MAX_LOOP_ROUNDS, has_fast_dots, is_gpu, rotate_lanes
 from vkmnn.vulkan.encoder import Params, VulkanEncoder, ceil_div
 from vkmnn.vulkan.execution import VulkanExecution, vulkan_execution
+from vkmnn.vulkan.executions.gathering import expect_rows
 from vkmnn.vulkan.float_rules import FloatOperands, FloatRule
 from vkmnn.vulkan.gemm.coded import (
     CodedCoop,
@@ -379,6 +380,7 @@ class GatherNBitsExecution(VulkanExecution[GatherNBitsAttrs]):
         params = _unpack_params(form, count)
         tensors = [packed.codes, packed.scales, packed.zeros, index, self.output]
         encoder.dispatch_linear(shader, tensors, params, count, packed.spec)
+        expect_rows(index, self.output, encoder)
 
 
 def _bits(form: CodeForm) -> kernels.MatmulCodesBits:

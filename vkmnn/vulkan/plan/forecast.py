@@ -36,7 +36,7 @@ class Step:
         workgroups: number of workgroups.
         invocations: invocations per workgroup.
         waves: rounds in which the device runs the workgroups, one on a multiprocessor at a time.
-        nbytes: bytes read and written, each tensor once.
+        nbytes: bytes read and written: each tensor once, of tables only the rows.
         cost: the predicted time.
         needed: multiplications of a product or convolution, 0 for other kernels.
         done: multiplications including the padding of its tiles.
@@ -205,6 +205,7 @@ def _step(dispatch: Dispatch, first: int, recording: Recording, info: DeviceInfo
     expected = dispatch.expected
     if expected is not None:
         cost, needed, done = expected.cost, expected.needed, expected.done
+        nbytes = nbytes if expected.nbytes is None else expected.nbytes
     else:
         # Workgroups spread over the cores before any core gets a second one.
         cost, needed, done = pass_cost(nbytes, info, workgroups), 0, 0
