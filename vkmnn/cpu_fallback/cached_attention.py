@@ -53,6 +53,9 @@ def _attended(op: Op[CachedAttentionAttrs], inputs: Inputs, known: int) -> list[
         turn = Op("Rotary", op.name, ["x", "c", "s"], ["y"],
                   RotaryAttrs(attrs.width, attrs.interleaved))  # fmt: skip
         tables = [required(inputs, 3), required(inputs, 4)]
+        if attrs.positions:
+            rows = np.minimum(held + np.arange(q.shape[2]), tables[0].shape[2] - 1)
+            tables = [table[:, :, rows] for table in tables]
         q, k = (run_op(turn, [x, *tables])[0] for x in (q, k))
     append = Op("Append", op.name, ["x", "y", "n"], ["z"], AppendAttrs(2, attrs.packing))
     length = np.array([held], np.int64)

@@ -28,6 +28,7 @@ from vkmnn.ir.ops import (
     ArgReduceAttrs,
     AxisAttrs,
     BinaryAttrs,
+    CachedAttentionAttrs,
     CastAttrs,
     CumSumAttrs,
     ReductionAttrs,
@@ -141,14 +142,14 @@ class _DecodeStep:
         for op in graph.ops:
             if not self._probe(op):
                 self._emit(op)
+        chosen = NEXT_TOKEN if token.dtype is DType.INT64 else f"{NEXT_TOKEN}:index"
         if self.candidates:
-            index = self._sampled(logits)
-        else:
-            most = ArgReduceAttrs(-1, keepdims=False)
-            index = self._op("ArgMax", [logits.name], f"{NEXT_TOKEN}:index", most)
+            self._sampled(logits, chosen)
+        else:  # [1, 1], as the token is read
+            most = ArgReduceAttrs(-1, keepdims=len(logits.dims) == 2)
+            self._op("ArgMax", [logits.name], chosen, most)
         if token.dtype is not DType.INT64:
-            index = self._op("Cast", [index], f"{NEXT_TOKEN}:cast", CastAttrs(token.dtype))
-        self._reshaped(index, (1, 1), NEXT_TOKEN)
+            self._op("Cast", [chosen], NEXT_TOKEN, CastAttrs(token.dtype))
         return replace(
             graph,
             inputs=[*(info for info in graph.inputs if info.name not in fed), *self._settings()],
@@ -179,7 +180,7 @@ class _DecodeStep:
     def _logits(self) -> TensorInfo:
         return next(i for i in self.padded.graph.outputs if i.name == self.io.logits)
 
-    def _sampled(self, logits: TensorInfo) -> str:
+    def _sampled(self, logits: TensorInfo, chosen: str) -> None:
         """Sample one of the likeliest tokens: sort, sum, count the sums up to a random number."""
         size, at = self.candidates, f"{NEXT_TOKEN}:"
 
@@ -222,7 +223,7 @@ class _DecodeStep:
         passed = binary("AND", passed, binary("LESS", sums, mass, "inside"), "both")
         places = self._op("Select", [passed, one, nothing], at + "ones", OpAttrs())
         place = self._op("Cast", [reduced("SUM", places)], at + "place", CastAttrs(DType.INT64))
-        return self._op("GatherElements", [indices, place], at + "token", AxisAttrs(1))
+        self._op("GatherElements", [indices, place], chosen, AxisAttrs(1))
 
     # --- tensors that depend on the length --------------------------------------------------------
 
@@ -265,9 +266,55 @@ class _DecodeStep:
                 op = replace(op, attrs=replace(op.attrs, window=window))
             while op.inputs and not op.inputs[-1]:
                 op.inputs.pop()
+        if isinstance(op.attrs, CachedAttentionAttrs) and op.attrs.width:
+            tables = [self._position_table(name) for name in op.inputs[3:5]]
+            if tables[0] and tables[1]:
+                op = replace(op, inputs=[*op.inputs[:3], *tables, *op.inputs[5:]])
+                op = replace(op, attrs=replace(op.attrs, positions=True))
         for name in op.inputs:
             self._derive(name)
         self.ops.append(op)
+
+    def _position_table(self, name: str) -> str:
+        """Return a constant with a row of a rotary table for every length, [1, 1, capacity, …].
+
+        "" if the rows do not depend on the length, or cannot be computed at once.
+        """
+        values, room = self.probed.get(name), self.padded.capacity
+        if values is None or values[0].size * room > MAX_TABLE:
+            return ""
+        table = f"vkmnn:step:{name}:positions"
+        if table not in self.constants:
+            rows = self._for_all_lengths(name)
+            if rows is None or rows.shape != (room, *values[0].shape[1:]):
+                return ""
+            if any(not np.array_equal(rows[past], value[0]) for past, value in values.items()):
+                return ""
+            self.constants[table] = rows.reshape(1, 1, room, -1)
+        return table
+
+    def _for_all_lengths(self, name: str) -> Array | None:
+        """Compute a tensor for all lengths along its first axis; None if that is not known."""
+        values, room = self.probed.get(name), self.padded.capacity
+        if values is None:
+            return self.padded.graph.constants.get(name)
+        first = values[0]
+        if all(np.array_equal(value, first) for value in values.values()):
+            return first
+        if first.size == 1 and first.ndim and _counts_rows(values):
+            rows = np.arange(room, dtype=first.dtype) + first.reshape(-1)
+            return rows.reshape(room, *first.shape[1:])
+        producer = self.producers.get(name)
+        if producer is None:
+            return self._fed_rows(name) if first.ndim and len(first) == 1 else None
+        operands = [self._for_all_lengths(one) if one else None for one in producer.inputs]
+        if any(one and x is None for one, x in zip(producer.inputs, operands, strict=True)):
+            return None
+        try:
+            made = self.evaluate(producer, operands)
+        except VkmnnError:  # sizes of a single row, for example
+            return None
+        return made[producer.outputs.index(name)]
 
     def _window(self, mask: str) -> int | None:
         """Return how many of the last keys a mask shows, 0 for all; None for other masks.
@@ -311,18 +358,21 @@ class _DecodeStep:
         room = self.padded.capacity
         if self.feeds is None or first.size * room > MAX_TABLE:
             raise CannotRewriteError(f"'{name}' does not depend on the number of rows alone")
-        if self.tables is None:
-            self.tables = [self.feeds(past) for past in range(room)]
-        table = np.stack([made[name].reshape(-1) for made in self.tables])
+        table = self._fed_rows(name).reshape(room, -1)
         row = [self._constant(f"{name}:table", table, table.dtype), LENGTH]
         self._reshaped(self._op("Gather", row, f"{name}:row", AxisAttrs(0)), first.shape, name)
+
+    def _fed_rows(self, name: str) -> Array:
+        """Return a host-fed tensor for all lengths, stacked along its first axis."""
+        assert self.feeds is not None
+        if self.tables is None:
+            self.tables = [self.feeds(past) for past in range(self.padded.capacity)]
+        return np.concatenate([np.atleast_1d(made[name]) for made in self.tables])
 
     def _derive_count(self, name: str, values: Mapping[int, Array]) -> bool:
         """Compute a tensor if it is the length plus a constant; return whether it is."""
         first = values[0]
-        if first.dtype.kind not in "iu" or any(
-            not np.array_equal(value, first + past) for past, value in values.items()
-        ):
+        if not _counts_rows(values):
             return False
         if not first.any() and first.size != 1:
             return False
@@ -377,6 +427,14 @@ class _DecodeStep:
         name = f"vkmnn:step:{name}"
         self.constants[name] = np.asarray(value, dtype)
         return name
+
+
+def _counts_rows(values: Mapping[int, Array]) -> bool:
+    """Return whether values are integers that grow by one with every row."""
+    first = values[0]
+    return first.dtype.kind in "iu" and all(
+        np.array_equal(value, first + past) for past, value in values.items()
+    )
 
 
 def _shows(mask: Array, window: int) -> bool:

@@ -1174,6 +1174,9 @@ class CachedAttentionAttrs(OpAttrs):
     With `layout` "rows", q, k, v and y are [B, R, H or G, …]. With "packed", q is [B, R, H·D + G·D
     + G·E], the three concatenated, k and v are absent, and y is [B, R, H, E].
 
+    With `positions`, the tables have a row for each row of the caches, [1, 1, C, …], and a new row
+    is turned by the one of the place where it is written.
+
     With `packing`, caches are int32 and have rows of words, as those of Append; new rows are
     attended to as the caches hold them.
     """
@@ -1187,6 +1190,7 @@ class CachedAttentionAttrs(OpAttrs):
     window: int = 0
     epsilon: float = 0.0
     packing: Packing = ""
+    positions: bool = False
 
 
 ATTENTION_AXES = 3

@@ -43,6 +43,8 @@ def _cached_attention(op: Op[CachedAttentionAttrs], inputs: Infos, values: Value
     for index in (3, 4) if width else ():
         table = shape_of(inputs, index)
         rows = ((1, 1, q[2]), (q[0], 1, q[2]))
+        if op.attrs.positions:
+            rows = ((1, 1, keys[2]), (1, 1, keys[2]))
         if len(table) != 4 or table[:3] not in rows or table[3] not in (width, width // 2):
             raise ShapeError(f"the table {table} does not fit {width} columns of {q}")
     if width and shape_of(inputs, 3) != shape_of(inputs, 4):

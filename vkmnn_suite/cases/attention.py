@@ -317,6 +317,11 @@ def _cached_cases() -> Iterator[Case]:
             more = [*inputs, *[None] * (10 - len(inputs)), *gains]
             normed = replace(attrs, epsilon=0.01, scale=0.5)
             yield op_case("CachedAttention", normed, more, outputs=3, rtol=1e-4, atol=1e-4)
+        if (width and each.size == 1) or number in (10, 11):
+            wide = [floats(1, 1, capacity, pairs, seed=seed) for seed in (11, 12)]
+            placed = [*inputs[:3], *wide, *inputs[5:]]
+            by_place = replace(attrs, positions=True)
+            yield op_case("CachedAttention", by_place, placed, outputs=3, rtol=1e-4, atol=1e-4)
         if number not in _SCORED:
             continue
         cap, window, sinks = _SCORED[number]

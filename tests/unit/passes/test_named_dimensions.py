@@ -27,7 +27,8 @@ class PlugAttrs(OpAttrs):
 def makes_sense(case: Case) -> bool:
     shape = case.outputs[0]
     named = any(isinstance(dim, str) for dim in shape)
-    floats = getattr(case.op.attrs, "kind", "") not in ("EQUAL", "ISNAN")
+    packs = case.op.type == "Append" and bool(getattr(case.op.attrs, "packing", ""))
+    floats = not packs and getattr(case.op.attrs, "kind", "") not in ("EQUAL", "ISNAN")
     return case.op.type not in INTEGERS and named and isinstance(shape[-1], int) and floats
 
 

@@ -1,11 +1,14 @@
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 from vkmnn.converter.passes.norm_affine import FoldNormAffine, FuseNormResidual
+from vkmnn.converter.passes.norm_rows import PickBeforeNorm
 from vkmnn.ir.ops import Activation
 
 FOLD = FoldNormAffine()
+PICK = PickBeforeNorm()
 
 
 @pytest.mark.parametrize("shape", [(7,), (1, 7), (), (1,), (1, 1, 1)])
@@ -96,3 +99,22 @@ def test_sums_that_are_no_residuals(net, check, how):
     more = {"activation": Activation("RELU")} if how == "activation" else {}
     out = net.binary("MUL" if how == "kind" else "ADD", norm, other, **more)
     assert check(out, FuseNormResidual()).rewrites == 0
+
+
+@pytest.mark.parametrize("axis", [0, 1, -2])
+@pytest.mark.parametrize("rows", [(), (2,)])
+def test_rows_are_picked_before_a_normalisation(net, check, axis, rows):
+    norm = net.op("LayerNorm", net.input(3, 5, 7), net.weights(7), net.weights(7), axis=2)
+    done = check(net.op("Gather", norm, net.const(np.full(rows, 1)), axis=axis), PICK)
+    assert done.types == ["Gather", "LayerNorm"]
+    assert done.attrs(1).axis == -1
+
+
+@pytest.mark.parametrize("how", ["columns", "planes", "matrix", "read twice", "statistics"])
+def test_rows_that_are_picked_after_a_normalisation(net, check, how):
+    axis = 1 if how == "planes" else -1
+    outputs = 3 if how == "statistics" else 1
+    norm = net.op("LayerNorm", net.input(3, 5, 7), axis=axis, outputs=outputs)
+    rows = net.const(np.eye(2, dtype=np.int64)) if how == "matrix" else net.ints(0, 2)
+    out = net.op("Gather", norm, rows, axis=2 if how == "columns" else 0)
+    assert check((out, norm) if how == "read twice" else out, PICK).rewrites == 0

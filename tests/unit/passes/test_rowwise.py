@@ -96,6 +96,18 @@ def test_a_norm_a_gate_and_what_it_gates_are_one_product(
     net.check(better, ["y"])
 
 
+@pytest.mark.parametrize("turned", [False, True])
+@pytest.mark.parametrize("rms", [False, True])
+def test_the_factor_of_a_product_goes_into_its_weights(rms: bool, turned: bool) -> None:
+    net = Net()
+    net.product(
+        net.norm("x", "n", rms, shift=not rms), "y", 5, bias=True, alpha=0.25, turned=turned
+    )
+    better = net.optimized(["y"])
+    assert types(better) == ["NormedMatMul"]
+    net.check(better, ["y"])
+
+
 def test_half_floats_whose_factors_are_too_large_for_them() -> None:
     for factor, kind in ((2.0, np.float16), (60_000.0, np.float32)):
         net = Net("float16")

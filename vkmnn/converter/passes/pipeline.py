@@ -41,6 +41,7 @@ from vkmnn.converter.passes.matmul_transpose import FoldOperandTranspose, FoldSh
 from vkmnn.converter.passes.merge_code_products import MergeCodeProducts
 from vkmnn.converter.passes.merge_matmul import MergeMatMul
 from vkmnn.converter.passes.norm_affine import FoldNormAffine, FuseNormResidual
+from vkmnn.converter.passes.norm_rows import PickBeforeNorm
 from vkmnn.converter.passes.pad import FoldPad
 from vkmnn.converter.passes.refine_shapes import RefineShapes
 from vkmnn.converter.passes.registered import is_registered, with_registered
@@ -107,6 +108,7 @@ def default_passes(evaluate: Evaluator) -> tuple[Pass, ...]:
         FoldResultScale(),
         FoldOperandTranspose(),
         FoldNormAffine(),
+        PickBeforeNorm(),
         FoldPad(),
         FoldAffine(),
         FoldAffineInput(),

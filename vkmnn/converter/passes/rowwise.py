@@ -44,11 +44,17 @@ def _packed_size(shape: tuple[int, ...]) -> int:
     return prod(-(-size // PANEL) * PANEL for size in shape)
 
 
-def _is_plain(op: Op[Any], index: GraphIndex) -> bool:
-    """True for a product of perhaps few rows by constant floats, with a constant bias or none."""
+def _is_plain(op: Op[Any], index: GraphIndex, *, scaled: bool = False) -> bool:
+    """True for a product of perhaps few rows by constant floats, with a constant bias or none.
+
+    Args:
+        op: the product.
+        index: its graph.
+        scaled: whether it may have a factor.
+    """
     attrs = op.attrs
     if isinstance(attrs, MatMulAttrs):
-        if attrs.transpose_a or attrs.alpha != 1.0:
+        if attrs.transpose_a or (attrs.alpha != 1.0 and not scaled):
             return False
     elif not isinstance(attrs, NormedMatMulAttrs) or attrs.norm != "NONE":
         return False
@@ -159,7 +165,7 @@ class FuseFloatNorm(PatternPass["Op[LayerNormAttrs]"]):
             op.type in self.roots
             and op.inputs.count(norm.outputs[0]) == 1
             and op.inputs[0] == norm.outputs[0]
-            and _is_plain(op, index)
+            and _is_plain(op, index, scaled=True)
             and len(index.readers(op.inputs[1])) == 1
         )
 
@@ -167,15 +173,17 @@ class FuseFloatNorm(PatternPass["Op[LayerNormAttrs]"]):
         attrs, weights = op.attrs, index.constants[op.inputs[1]]
         inputs = [match.inputs[0], *op.inputs[1:]]
         gain, shift = _operand(match, 1), _operand(match, 2)
+        alpha = attrs.alpha if isinstance(attrs, MatMulAttrs) else 1.0
         if shift:
             by_depth = weights if attrs.transpose_b else weights.T
-            bias = np.matmul(_wide(by_depth), _wide(index.constants[shift]))
+            bias = alpha * np.matmul(_wide(by_depth), _wide(index.constants[shift]))
             if _operand(op, _BIAS):
                 bias = bias + _wide(index.constants[inputs[_BIAS]])
             inputs += [""] * (_BIAS + 1 - len(inputs))
             inputs[_BIAS] = index.add_constant(f"{op.name}_bias", _fitting(bias, weights))
-        if gain:
-            factors = index.constants[gain].astype(np.float32)
+        if gain or alpha != 1.0:
+            factors = alpha * (index.constants[gain] if gain else np.ones(1, np.float32))
+            factors = factors.astype(np.float32)
             across = factors if attrs.transpose_b else factors[:, None]
 
             def scaled(plain: Array) -> Array:

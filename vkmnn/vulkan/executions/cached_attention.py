@@ -96,6 +96,7 @@ class CachedAttentionExecution(VulkanExecution[CachedAttentionAttrs]):
         spec: dict[str, int | bool | float] = {
             "TURNED": attrs.width > 0,
             "INTERLEAVED": attrs.interleaved,
+            "POSITIONS": attrs.positions,
             "PAIRS": cosines is not None and cosines.shape[3] != attrs.width,
             "MASK": mask is not None,
             "ZERO_FULLY_MASKED": attrs.zero_fully_masked,
