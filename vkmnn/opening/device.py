@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from vkmnn.base.elements import FLOATS
 from vkmnn.base.records import dataclass
@@ -13,8 +15,11 @@ from vkmnn.cpu_fallback import CpuBackend
 from vkmnn.discovery import load_plugins
 from vkmnn.errors import DeviceNotFoundError, InvalidInputError
 from vkmnn.runtime import environment
-from vkmnn.runtime.device_info import DeviceInfo
+from vkmnn.runtime.device_info import DeviceInfo, DeviceType
 from vkmnn.schedule_config import PRECISIONS, STORAGE, Precision, ScheduleConfig, precision_name
+
+if TYPE_CHECKING:
+    from vkmnn.runtime.device import Device
 
 _log = logging.getLogger(__name__)
 
@@ -88,6 +93,7 @@ def open_device(config: ScheduleConfig, subject: str | None = None) -> OpenDevic
     from vkmnn.vulkan.settings import BackendSettings
 
     precise = PRECISIONS[precision_name(config.precision)]
+    prove = _proved(device, precise, config)
     possible = possible_precision(precise, device.info)
     precision = _precision(config, possible, device.info.name)
     element, arithmetic = STORAGE[precision]
@@ -102,8 +108,30 @@ def open_device(config: ScheduleConfig, subject: str | None = None) -> OpenDevic
         replays=config.execution == "indirect",
         eager=config.allocator == "eager",
     )
-    backend = VulkanBackend(device, settings, foreseen=foreseen)
+    backend = VulkanBackend(device, settings, foreseen=foreseen, prove=prove)
     return OpenDevice(backend, device.info, precision)
+
+
+def _proved(
+    device: Device, precision: Precision, config: ScheduleConfig
+) -> Callable[[Device, str], bool] | None:
+    """Settle what kernels may use of the device at a precision, and return what settles the rest.
+
+    None where nothing needs proof, as on software devices.
+    """
+    if device.info.type is DeviceType.CPU and environment.proof() != "on":
+        return None
+    from vkmnn.vulkan.proof import IMAGES, MATRICES, concerns
+
+    if not concerns(device.info):
+        return None
+    from vkmnn.opening.proof_trial import PROVER
+
+    if STORAGE[precision][0] == "f16":
+        PROVER.settle(device, MATRICES)
+    if (config.storage or environment.storage()) == "auto":
+        PROVER.settle(device, IMAGES)
+    return PROVER.settle_codes
 
 
 def _check_threads(threads: object) -> None:

@@ -14,12 +14,13 @@ from math import inf
 from typing import Any, ClassVar, Literal, cast
 
 from vkmnn.base.records import dataclass
-from vkmnn.runtime.device_info import CooperativeMatrixShape, DeviceInfo, DeviceType
+from vkmnn.runtime.device_info import CooperativeMatrixShape, DeviceInfo
 from vkmnn.shader_files.tiles import CoopTileSize, MatrixSize
 from vkmnn.shaders import kernels
-from vkmnn.vulkan.cost.devices import AMD, INTEL, class_of
+from vkmnn.vulkan.cost.devices import AMD, class_of
 from vkmnn.vulkan.cost.terms import Cost
 from vkmnn.vulkan.cost.tiles import MAX_REGISTERS, Tiling, tiles_cost, weighed_us
+from vkmnn.vulkan.device_rules import refused_sizes
 from vkmnn.vulkan.encoder import ceil_div
 from vkmnn.vulkan.gemm.problem import Gemm
 from vkmnn.vulkan.gemm.split import parts_of, used_parts
@@ -247,16 +248,6 @@ BYTE_TILES_OF: dict[Matrix, tuple[tuple[CoopTile, ...], ...]] = {
 """Tiles for signed bytes."""
 
 
-SLOW_MATRICES: dict[tuple[int, DeviceType], frozenset[Matrix]] = {
-    (INTEL, DeviceType.DISCRETE): frozenset({XE_MATRIX, XE_BYTES}),
-}
-"""Matrices that a vendor's devices of a type offer, and should not be used.
-
-Intel: Arc before Xe2 computes them up to a thousand times slower than vector loops do (measured
-for llama.cpp, ggml-org/llama.cpp pull requests 14001 and 24404).
-"""
-
-
 @dataclass(frozen=True, slots=True)
 class CoopKernel:
     """A tile; K is split over `parts` workgroups, and the last one to finish adds the parts."""
@@ -295,10 +286,13 @@ def byte_matrix_of(info: DeviceInfo) -> Matrix | None:
 def _first_of(
     matrices: Iterable[Matrix], features: frozenset[str], info: DeviceInfo
 ) -> Matrix | None:
-    slow = SLOW_MATRICES.get((info.vendor_id, info.type), frozenset())
+    refused = refused_sizes(info)
     if not info.features >= features:
         return None
-    return next((one for one in matrices if one not in slow and one.runs_on(info)), None)
+    return next(
+        (one for one in matrices if (one.m, one.n, one.k) not in refused and one.runs_on(info)),
+        None,
+    )
 
 
 def _has_kinds(shape: CooperativeMatrixShape, element_bytes: int) -> bool:
