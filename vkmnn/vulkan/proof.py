@@ -28,6 +28,7 @@ from vkmnn.vulkan.images.place import image_size
 
 _log = logging.getLogger(__name__)
 
+_FOLDER = "proofs"
 SIZE = 1024
 """Columns and length of the products."""
 ROWS = (64, SIZE)
@@ -114,6 +115,10 @@ class Trial(Protocol):
 Kind = Literal["fast", "slow", "wrong", "failed"]
 
 
+# Keys of a file beside those of the verdict.
+_NAMES = ("device", "capability")
+
+
 @dataclass(frozen=True, slots=True)
 class Verdict:
     """The outcome of a proof.
@@ -156,12 +161,12 @@ class Verdict:
     def parse(cls, data: Any) -> Verdict | None:
         """Return the verdict in a file; None if it is not one."""
         try:
-            made = cls(**data)
+            made = cls(**{name: value for name, value in data.items() if name not in _NAMES})
         except TypeError:
             return None
         numbers = (made.rows, made.with_us, made.without_us, made.difference)
-        whole = all(isinstance(one, int | float) for one in numbers)
-        return made if whole and made.kind in get_args(Kind) else None
+        fits = all(isinstance(one, int | float) for one in numbers) and isinstance(made.reason, str)
+        return made if fits and made.kind in get_args(Kind) else None
 
 
 def judge(trial: Trial, capability: Capability) -> Verdict | None:
@@ -243,13 +248,14 @@ class Prover:
         return True
 
     def _find(self, device: Device, capability: Capability, key: str) -> Verdict | None:
-        files = Measurements("proofs")
+        files = Measurements(_FOLDER)
         data = files.get(key) if environment.proof() == "auto" else None
         verdict = None if data is None else Verdict.parse(data)
         if verdict is None:
             verdict = self._judge(device, capability)
             if verdict is not None:
-                files.put(key, asdict(verdict))
+                names = dict(zip(_NAMES, (device.info.name, capability.name), strict=True))
+                files.put(key, {**names, **asdict(verdict)})
         if verdict is not None and not verdict.kept:
             _log.warning(
                 "%s: plans do without %s, %s",
@@ -269,3 +275,16 @@ class Prover:
 def verdict_key(info: DeviceInfo, capability: Capability) -> str:
     """Return the name of a verdict's file: device, driver version, vkmnn's version, capability."""
     return f"{device_key(info).hex()[:32]}-{capability.name}"
+
+
+def stored_refusals() -> list[str]:
+    """Return what devices proved not to be used for, as stored; a sentence each."""
+    files = Measurements(_FOLDER)
+    found = []
+    for key in files.stored():
+        data = files.get(key) or {}
+        verdict = Verdict.parse(data)
+        if verdict is not None and not verdict.kept:
+            what = str(data.get("capability", "")).replace("-", " ")
+            found.append(f"{data.get('device')} does without {what}: {verdict.text}")
+    return list(dict.fromkeys(found))
