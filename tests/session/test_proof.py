@@ -47,6 +47,7 @@ class _Recorder:
     [
         ("fp16", "on", ["matrices", "images", "UnaryOp"]),
         ("fp32", "on", ["images", "UnaryOp"]),
+        ("fast", "on", ["images", "UnaryOp"]),  # runs as "high": the device has no matrices
         ("fp16", "off", []),
     ],
 )

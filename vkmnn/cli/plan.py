@@ -37,6 +37,7 @@ from vkmnn.runtime.device_profiles import profile_names
 from vkmnn.schedule_config import STORES, PrecisionName
 from vkmnn.vulkan.cost.devices import class_of, cores_of
 from vkmnn.vulkan.device_rules import refusal_reasons
+from vkmnn.vulkan.gemm.coop_tiles import unused_matrices
 from vkmnn.vulkan.plan.forecast import Forecast
 
 _WIDE = 130
@@ -168,7 +169,10 @@ def as_dict(
             "io": memory.io,
         },
         "terms_us": forecast.terms(),
-        "refusals": refusal_reasons(forecast.info),
+        "refusals": [
+            *refusal_reasons(forecast.info),
+            *filter(None, [unused_matrices(forecast.info)]),
+        ],
         "off_device": [{"op": op.type, "reason": op.reason} for op in away],
         "steps": [
             {

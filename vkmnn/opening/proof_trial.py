@@ -68,6 +68,7 @@ class ProductTrial:
         backend = VulkanBackend(
             self._device,
             element=_ELEMENTS.get(capability.product, "f32"),
+            arithmetic="limbs" if used and capability.product == "limbs" else "f32",
             timestamps="timestamps" in info.features,
             tuning="off",
             storage="auto",
@@ -89,7 +90,9 @@ def _network(product: str, rows: int) -> tuple[Graph, dict[str, Array], Array]:
     rng = np.random.default_rng(0)
     x = rng.integers(-_LARGEST, _LARGEST + 1, (rows, SIZE)).astype(np.float32)
     w = rng.integers(-_LARGEST, _LARGEST + 1, (SIZE, SIZE)).astype(np.float32)
-    want: Array = x @ w  # exact
+    if product == "limbs":
+        x, w = (rng.standard_normal(one.shape).astype(np.float32) for one in (x, w))
+    want: Array = x @ w  # exact, but for limbs
     constants, inputs, fed, op_type = {"w": w}, ["x", "w"], x, "MatMul"
     attrs: OpAttrs = MatMulAttrs()
     if product == "bytes":

@@ -23,7 +23,7 @@ from vkmnn.runtime.device_info import DeviceInfo
 from vkmnn.runtime.measurements import Measurements
 from vkmnn.runtime.pipeline_cache import device_key
 from vkmnn.vulkan.device_rules import has_fast_dots, is_gpu
-from vkmnn.vulkan.gemm.coop_tiles import byte_matrix_of, matrix_of
+from vkmnn.vulkan.gemm.coop_tiles import byte_matrix_of, limb_matrix_of, matrix_of
 from vkmnn.vulkan.images.place import image_size
 
 _log = logging.getLogger(__name__)
@@ -54,7 +54,7 @@ class Capability:
     """
 
     name: str
-    product: Literal["half", "bytes", "image"]
+    product: Literal["half", "limbs", "bytes", "image"]
     present: Callable[[DeviceInfo], bool]
     without: Callable[[DeviceInfo], DeviceInfo]
     alone: Callable[[DeviceInfo], DeviceInfo] = lambda info: info
@@ -85,6 +85,13 @@ MATRICES = Capability(
     lambda info: _without_matrices(info, "f16"),
     tolerance=2e-3,
 )
+LIMBS = Capability(
+    "float32-by-matrices",
+    "limbs",
+    lambda info: limb_matrix_of(info) is not None,
+    lambda info: info,  # an arithmetic of sessions: they ask for the verdict
+    tolerance=1e-5,
+)
 BYTE_MATRICES = Capability(
     "byte-matrices", "bytes", lambda info: byte_matrix_of(info) is not None, _without_bytes
 )
@@ -95,7 +102,13 @@ IMAGES = Capability(
     lambda info: image_size(info, "auto") > 0,
     lambda info: _without_features(info, "images"),
 )
-CAPABILITIES = (MATRICES, BYTE_MATRICES, DOTS, IMAGES)
+CAPABILITIES = (MATRICES, LIMBS, BYTE_MATRICES, DOTS, IMAGES)
+BY_ARITHMETIC: dict[tuple[str, str], Capability] = {
+    ("f16", "f32"): MATRICES,
+    ("f16", "f16"): MATRICES,
+    ("f32", "limbs"): LIMBS,
+}
+"""What products use, by storage and arithmetic of floats."""
 _OF_CODES = (BYTE_MATRICES, DOTS)
 
 

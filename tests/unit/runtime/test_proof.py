@@ -15,7 +15,9 @@ import pytest
 
 from tests.device_infos import COOPMAT_GPU, LARGE_GPU
 from vkmnn.errors import DeviceLostError, InvalidInputError
+from vkmnn.opening.device import _proved
 from vkmnn.runtime.device_info import CooperativeMatrixShape, DeviceInfo, DeviceType
+from vkmnn.schedule_config import ScheduleConfig
 from vkmnn.vulkan.cost.devices import INTEL
 from vkmnn.vulkan.device_rules import has_fast_dots, refusal_reasons
 from vkmnn.vulkan.gemm.coop_tiles import byte_matrix_of, matrix_of
@@ -26,6 +28,7 @@ from vkmnn.vulkan.proof import (
     CAPABILITIES,
     DOTS,
     IMAGES,
+    LIMBS,
     MATRICES,
     ROUNDS,
     ROWS,
@@ -149,7 +152,7 @@ def test_slow_or_wrong_capabilities_are_not_used(
             assert not used(device.info)
     assert [record.message for record in caplog.records if "do without" in record.message] != []
     assert len(caplog.records) == 1
-    others = [one for one in CAPABILITIES if one is not capability]
+    others = {*CAPABILITIES} - {capability, LIMBS}  # which has the same matrices
     assert all(one.present(device.info) for one in others)
 
 
@@ -250,3 +253,19 @@ def test_the_table_of_drivers_gives_its_reasons() -> None:
     assert "8x8x16 are not used: Arc before Xe2" in reason
     assert refusal_reasons(replace(arc, vendor_id=1)) == []
     assert refusal_reasons(replace(arc, cooperative_matrices=())) == []
+
+
+@pytest.mark.parametrize(
+    ("trial", "precision"), [(FakeTrial(0.1, 0.5), "fast"), (FakeTrial(0.5, 0.1), "high")]
+)
+def test_float32_by_matrices_is_proved_too(
+    trial: FakeTrial, precision: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where it is slow or wrong, sessions run as "high", and float16 keeps its matrices."""
+    monkeypatch.setattr("vkmnn.opening.proof_trial.PROVER", prover_of(trial))
+    device = FakeDevice(COOPMAT_GPU)
+    settled_precision, prove = _proved(device, "fast", ScheduleConfig())  # type: ignore[arg-type]
+    assert settled_precision == precision
+    assert prove is not None
+    assert trial.runs
+    assert matrix_of(device.info) is not None
