@@ -54,7 +54,7 @@ SHAPES = {
 """Sizes by name: 0.1, 1.0 and 7.1 billion parameters in products; 32,000 tokens each."""
 
 
-PRECISIONS: tuple[PrecisionName, ...] = ("high", "normal", "low")
+PRECISIONS: tuple[PrecisionName, ...] = ("high", "fast", "normal", "low")
 """Of vkmnn's sessions; the other engines have one."""
 
 

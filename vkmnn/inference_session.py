@@ -68,7 +68,8 @@ class InferenceSession(Closing):
         model: a path, serialised bytes, an onnx.ModelProto, or PyTorch's ExportedProgram or
             ScriptModule.
         device: "auto", an index, part of a name, a UUID, or "cpu"; see `ScheduleConfig`.
-        precision: "high", "fp32" (float32) or "normal", "fp16" (float16 storage); see
+        precision: "high", "fp32" (float32), "fast" (float32, products by float16 matrices) or
+            "normal", "fp16" (float16 storage); see
             `ScheduleConfig`.
         driver: the Vulkan binding.
         validation: run under the Khronos validation layer; its messages become errors.

@@ -7,11 +7,11 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, fields
 from typing import Any, Literal, get_args
 
-from vkmnn.base.elements import FloatElement
+from vkmnn.base.elements import Arithmetic, FloatElement
 from vkmnn.errors import InvalidInputError, nearest
 
-Precision = Literal["high", "normal", "low"]
-PrecisionName = Literal["high", "normal", "low", "fp32", "fp16", "float32", "float16"]
+Precision = Literal["high", "fast", "normal", "low"]
+PrecisionName = Literal["high", "fast", "normal", "low", "fp32", "fp16", "float32", "float16"]
 
 Level = Literal["normal", "high", "low"]
 Tuning = Literal["off", "cached", "on"]
@@ -30,6 +30,7 @@ PRECISIONS: Mapping[str, Precision] = {
     "high": "high",
     "fp32": "high",
     "float32": "high",
+    "fast": "fast",
     "normal": "normal",
     "fp16": "normal",
     "float16": "normal",
@@ -37,8 +38,9 @@ PRECISIONS: Mapping[str, Precision] = {
 }
 """Meaning of each precision name."""
 
-STORAGE: Mapping[Precision, tuple[FloatElement, FloatElement]] = {
+STORAGE: Mapping[Precision, tuple[FloatElement, Arithmetic]] = {
     "high": ("f32", "f32"),
+    "fast": ("f32", "limbs"),
     "normal": ("f16", "f32"),
     "low": ("f16", "f16"),
 }
@@ -46,14 +48,16 @@ STORAGE: Mapping[Precision, tuple[FloatElement, FloatElement]] = {
 
 STORES: Mapping[Precision, str] = {
     "high": "",
+    "fast": ", float32 products by float16 matrices",
     "normal": ", float16 storage",
     "low": ", float16 storage and products",
 }
 """Headings for the precisions."""
 
 PRECISION_HELP = (
-    '"high" or "fp32" (the default): float32 throughout; "normal" or "fp16": float16 storage with '
-    'float32 arithmetic; "low": with float16 arithmetic in products, too'
+    '"high" or "fp32" (the default): float32 throughout; "fast": float32 with products by float16 '
+    'matrices; "normal" or "fp16": float16 storage with float32 arithmetic; "low": with float16 '
+    "arithmetic in products, too"
 )
 
 
@@ -95,11 +99,14 @@ class ScheduleConfig:
             measured on the first inputs of each shape, and the fastest is remembered), an index,
             part of a name, a UUID, "cpu" for numpy, or the name of a plug-in's backend, with an
             option after a colon: "f64:strict".
-        precision: "high", also "fp32": float32 throughout; "normal", also "fp16": floats are stored
-            as float16 if their range allows it, and computed in float32; "low": products with
-            constants and convolutions are computed in float16, a few terms at a time, which are
-            accumulated in float32; so is element-wise arithmetic on the CPU backend. If the device
-            has no float16 arithmetic, or emulates it, "low" runs as "normal"; without 16-bit
+        precision: "high", also "fp32": float32 throughout; "fast": as "high", except that products
+            and convolutions may multiply each number as the sum of two float16 numbers, by
+            cooperative matrices, with an error of about 1e-6 of the largest products of a row and a
+            column; devices without such matrices run it as "high"; "normal", also "fp16": floats
+            are stored as float16 if their range allows it, and computed in float32; "low": products
+            with constants and convolutions are computed in float16, a few terms at a time, which
+            are accumulated in float32; so is element-wise arithmetic on the CPU backend. If the
+            device has no float16 arithmetic, or emulates it, "low" runs as "normal"; without 16-bit
             storage both run as "high"; a warning and `Session.precision` say so.
         driver: the Vulkan binding; None uses `VKMNN_DRIVER` or the default.
         validation: run under the Khronos validation layer; None uses `VKMNN_VALIDATION`.

@@ -43,6 +43,7 @@ ALLOWED = {
     "code_weights.glsl.j2": {"unpackHalf2x16"},  # weights of experts in float16
     "codes.glsl.j2": {"unpackHalf2x16"},  # scales and zero points of packed weights
     "codes_rows.glsl.j2": {"unpackHalf2x16"},
+    "limbs.glsl.j2": _PAIRS,  # the low limb holds what rounding the high one leaves
     "moments.glsl.j2": _PAIRS,
     "plain.glsl.j2": _PAIRS,  # what is rounded there before
 }

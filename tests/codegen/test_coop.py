@@ -12,6 +12,7 @@ from vkmnn.vulkan.attention.kernels import COOP_KEYS, AttentionCoop
 from vkmnn.vulkan.gemm.coop_tiles import (
     BYTE_TILES_OF,
     LARGE_TILES,
+    LIMB_TILES_OF,
     TILES_OF,
     Matrix,
     product_tiles,
@@ -22,7 +23,10 @@ from vkmnn.vulkan.gemm.families.halo import HALO_TILES
 NAMES = [
     name for name, _, _ in BUILTIN.variants() if "cooperative_matrix" in BUILTIN.load(name).requires
 ]
-ALL_TILES = [tile for matrix in TILES_OF for tile in product_tiles(matrix)]
+ALL_TILES = [
+    *(tile for matrix in TILES_OF for tile in product_tiles(matrix)),
+    *(tile for sizes in LIMB_TILES_OF.values() for same in sizes for tile in same),
+]
 HALO = [tile for same in HALO_TILES.values() for tile in same]
 BYTE_TILES = [tile for sizes in BYTE_TILES_OF.values() for same in sizes for tile in same]
 _TYPE_INT, _TYPE_FLOAT, _TYPE_VECTOR, _TYPE_ARRAY, _TYPE_RUNTIME_ARRAY = 21, 22, 23, 28, 29

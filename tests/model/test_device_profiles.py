@@ -15,6 +15,7 @@ import numpy as np
 import onnx
 import pytest
 from _pytest.mark.structures import ParameterSet
+from onnx import TensorProto, helper, numpy_helper
 
 import vkmnn
 from tests.model.networks import NETWORKS, make_feeds
@@ -23,9 +24,11 @@ from tests.model.test_light import FOLDER, QUICK, TOLERANCES, with_random_weight
 from tests.onnxruntime_oracle import open_oracle
 from vkmnn.runtime import device as devices
 from vkmnn.runtime import drivers
+from vkmnn.runtime.device_info import CooperativeMatrixShape
 from vkmnn.runtime.device_profiles import DeviceProfile, load_profile, profile_names
 from vkmnn.runtime.limit_checker import CheckedDevice
 from vkmnn.testing.profile_driver import PlanningDevice, ProfileDriver
+from vkmnn.vulkan.gemm.coop_tiles import FEATURES, unused_matrices
 
 pytestmark = pytest.mark.elsewhere("test: the profiles and networks that differ most")
 
@@ -116,6 +119,74 @@ def test_small_networks_in_halves_are_planned(name: str, plan_as: Plans):
     profile = load_profile(name)
     plan_as(profile)
     plan_small(profile, "normal")
+
+
+def matrices(*sizes: tuple[int, int, int], of: str = "f16") -> tuple[CooperativeMatrixShape, ...]:
+    total = "i32" if of == "i8" else "f32"
+    return tuple(
+        CooperativeMatrixShape(*size, of, of, total, total, "subgroup", False) for size in sizes
+    )
+
+
+# What devices that nobody has seen here may list: subgroups, matrices, and the tile that is used.
+LISTS: dict[str, tuple[tuple[int, int], tuple[CooperativeMatrixShape, ...], str | None]] = {
+    "as Adreno 8xx may": ((64, 128), matrices((16, 16, 16)), "m16x16x16s64"),
+    "of 32": ((32, 32), matrices((16, 16, 16), (32, 32, 16)), "w"),
+    "narrow": ((32, 64), matrices((16, 8, 16)), "m16x8x16s32"),
+    "as Intel's": ((8, 32), matrices((8, 8, 16)), "m8x8x16s8"),
+    "as Mali may": ((16, 16), matrices((16, 16, 16)), None),
+    "odd": ((64, 64), matrices((12, 12, 4), (1, 1, 1), (0, 0, 0)), None),
+    "only int8": ((32, 64), matrices((16, 16, 32), of="i8"), None),
+    "only bfloat16": ((32, 64), matrices((16, 16, 16), of="bf16"), None),
+    "float16 sums": (
+        (64, 64),
+        (replace(matrices((16, 16, 16))[0], c="f16", result="f16"),),
+        None,
+    ),
+}
+
+
+@functools.cache
+def _product() -> onnx.ModelProto:
+    weights = numpy_helper.from_array(np.ones((768, 768), np.float32), "w")
+    graph = helper.make_graph(
+        [helper.make_node("MatMul", ["x", "w"], ["y"])],
+        "product",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, (256, 768))],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, (256, 768))],
+        [weights],
+    )
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=10)
+
+
+@pytest.mark.parametrize("precision", ["normal", "fast"])
+@pytest.mark.parametrize("listed", LISTS)
+def test_matrices_of_any_list_are_used_or_left(listed: str, precision: str, plan_as: Plans) -> None:
+    """On a phone's GPU with them: tiles follow from the list, and nothing fails."""
+    subgroups, shapes, tile = LISTS[listed]
+    phone = load_profile("adreno-740")
+    plan_as(
+        replace(
+            phone,
+            features=phone.features | FEATURES | {"int8"},
+            limits=replace(phone.limits, subgroup_size_range=subgroups),
+            cooperative_matrices=shapes,
+        )
+    )
+    with open_as(_product(), phone, precision) as session:
+        session.run(None, {"x": np.zeros((256, 768), np.float32)})
+    with open_as(built("bert"), phone, precision) as session:  # attention, too
+        session.run(None, make_feeds(built("bert"), NETWORKS["bert"].sizes[0]))
+    (device,) = devices._devices.values()
+    assert isinstance(device.driver_device, CheckedDevice)
+    assert isinstance(device.driver_device.inner, PlanningDevice)
+    used = [name for name in device.driver_device.inner.shaders if "_coop_" in name]
+    # Limbs have few tiles, and are predicted to gain nothing with this class's subgroups of 64.
+    assert bool(used) == (tile == "w" or (tile is not None and precision == "normal"))
+    assert all((tile or "") in name for name in used)
+    assert (unused_matrices(device.info) is None) == (
+        tile is not None or not any(shape.a == "f16" and shape.c == "f32" for shape in shapes)
+    )
 
 
 def plan_light(network: str, names: Sequence[str], plan_as: Plans) -> None:

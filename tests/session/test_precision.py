@@ -98,6 +98,22 @@ def test_normal_on_a_device_without_halves_is_high_and_says_so(
     assert 'precision "normal" runs as "high"' in caplog.text
 
 
+@pytest.mark.parametrize("device", ["cpu", 0])
+def test_fast_without_matrices_is_high_and_says_so(
+    device: str | int, caplog: pytest.LogCaptureFixture
+) -> None:
+    if device == 0 and (not enumerate_devices() or enumerate_devices()[0].type.value != "cpu"):
+        pytest.skip("no software device")
+    with (
+        caplog.at_level(logging.WARNING, "vkmnn"),
+        vkmnn.InferenceSession(network(), device, precision="fast") as session,
+    ):
+        (y,) = session.run(None, {"x": X})
+        assert session.precision == "high"
+    np.testing.assert_allclose(y, expected(), rtol=1e-5, atol=1e-5)
+    assert 'no cooperative matrices that gain by precision "fast": it runs as "high"' in caplog.text
+
+
 def test_both_faces_take_it(fp16: None) -> None:
     net = vkmnn.Interpreter.from_model(network())
     session = net.create_session(vkmnn.ScheduleConfig(device=0, precision="normal"))

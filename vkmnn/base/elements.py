@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
 FloatElement = Literal["f32", "f16"]
 """Names of float elements: values of the kernel axis `element`."""
+Arithmetic = FloatElement | Literal["limbs"]
+"""What products of floats may be computed in; limbs: float32 as sums of two float16 numbers."""
 
 
 @dataclass(frozen=True, slots=True)

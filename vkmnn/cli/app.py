@@ -111,8 +111,8 @@ PrecisionOption = Annotated[
     str,
     option(
         "--precision",
-        help='"high" or "fp32" (float32), "normal" or "fp16" (float16 storage), or "low" (float16 '
-        "storage and products).",
+        help='"high" or "fp32" (float32), "fast" (float32, products by float16 matrices), "normal" '
+        'or "fp16" (float16 storage), or "low" (float16 storage and products).',
     ),
 ]
 OnOverflowOption = Annotated[

@@ -8,10 +8,11 @@ import platform
 import re
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from importlib import metadata
+from typing import Any
 
 import vkmnn
 from vkmnn.bench.document import processor
@@ -281,10 +282,26 @@ def check_by_running() -> Iterator[Check]:
             spent = time_text(answer["seconds"])
             detail = f"{device.name}: differs from numpy by {answer['difference']:.0e} ({spent})"
             yield Check(_TESTS, name, Status.OK, detail)
+            yield from _proofs(device, answer.get("proofs", ()))
         else:
             detail = f"{device.name}: {answer['error']}"
             fix = "update the device's driver; meanwhile, choose another device with VKMNN_DEVICE"
             yield Check(_TESTS, name, Status.WARNING if any_works else Status.FAILED, detail, fix)
+
+
+def _proofs(device: DeviceInfo, proofs: Sequence[Mapping[str, Any]]) -> Iterator[Check]:
+    """Matrices and the like are as fast as their replacements, and right."""
+    from vkmnn.vulkan.device_rules import refusal_reasons
+
+    for proof in proofs:
+        name = f"{proof['name']} {device.index}"
+        if proof["kept"]:
+            yield Check(_TESTS, name, Status.OK, proof["text"])
+        else:
+            fix = "update the device's driver; until then, networks run without them"
+            yield Check(_TESTS, name, Status.WARNING, f"not used: {proof['text']}", fix)
+    for reason in refusal_reasons(device):
+        yield Check(_TESTS, f"matrices {device.index}", Status.INFO, reason)
 
 
 def check_kompute() -> Iterator[Check]:

@@ -43,6 +43,7 @@ from vkmnn.llm.layout import Layout, read_layout
 from vkmnn.llm.text import Tokenizer
 from vkmnn.opening import front_end_of, load_network
 from vkmnn.shape import flops
+from vkmnn.vulkan.proof import stored_refusals
 
 if TYPE_CHECKING:
     import onnx
@@ -175,8 +176,12 @@ def _show_network(
     if hosted := [op.attrs.kind for op in graph.ops if isinstance(op.attrs, HostGraphAttrs)]:
         facts["on the host"] = _count(hosted)
     show_facts(facts)
+    refusals = stored_refusals()
+    for refusal in refusals:
+        note(refusal)
     whole: dict[str, Any] = {
         "runs": True,
+        "refusals": refusals,
         "after_passes": dict(Counter(types)),
         "flops": None if isinstance(resolved, str) else _flops(resolved),
         "on_host": dict(Counter(hosted)),

@@ -36,6 +36,8 @@ from vkmnn.opening.planned import Planned, plan_for
 from vkmnn.runtime.device_profiles import profile_names
 from vkmnn.schedule_config import STORES, PrecisionName
 from vkmnn.vulkan.cost.devices import class_of, cores_of
+from vkmnn.vulkan.device_rules import refusal_reasons
+from vkmnn.vulkan.gemm.coop_tiles import unused_matrices
 from vkmnn.vulkan.plan.forecast import Forecast
 
 _WIDE = 130
@@ -167,6 +169,10 @@ def as_dict(
             "io": memory.io,
         },
         "terms_us": forecast.terms(),
+        "refusals": [
+            *refusal_reasons(forecast.info),
+            *filter(None, [unused_matrices(forecast.info)]),
+        ],
         "off_device": [{"op": op.type, "reason": op.reason} for op in away],
         "steps": [
             {
@@ -249,6 +255,8 @@ def _show(model: str, planned: Planned, facts: Mapping[str, Any]) -> None:
             f"nothing has been measured for the profile '{facts['profile']}': its figures follow "
             "from data sheets, and profiles of one class and core count get the same ones"
         )
+    for reason in facts["refusals"]:
+        note(reason)
     if facts["off_device"]:
         away = [op["op"] for op in facts["off_device"]]
         runs = "op runs" if len(away) == 1 else "ops run"

@@ -75,7 +75,22 @@ def run_here(device: str | int) -> dict[str, Any]:
         return {"error": f"wrong results: off by {worst:.1e} of the range"}
     if off:
         return {"error": f"{', '.join(op.type for op in off)} did not run on the device"}
-    return {"error": None, "seconds": seconds, "difference": worst}
+    return {"error": None, "seconds": seconds, "difference": worst, "proofs": proofs(device)}
+
+
+def proofs(device: str | int) -> list[dict[str, Any]]:
+    """Return what a device has to prove and how it did, from earlier or now; see `proof.py`."""
+    from vkmnn.opening.proof_trial import PROVER
+    from vkmnn.runtime.device import open_device
+    from vkmnn.vulkan.proof import CAPABILITIES
+
+    opened = open_device(device)
+    found = ((one, PROVER.settle(opened, one)) for one in CAPABILITIES)
+    return [
+        {"name": one.name, "kept": verdict.kept, "text": verdict.text}
+        for one, verdict in found
+        if verdict is not None
+    ]
 
 
 def run_apart(index: int, driver: str | None = None) -> dict[str, Any]:

@@ -86,7 +86,7 @@ def compare(
 
 def usual_tolerance(precision: PrecisionName) -> float:
     """Return the default tolerance, as a fraction of a tensor's range."""
-    return 1e-4 if PRECISIONS[precision] == "high" else 1e-2
+    return 1e-4 if PRECISIONS[precision] in ("high", "fast") else 1e-2
 
 
 def _rows(network: Network, layers: bool) -> list[TensorRow]:

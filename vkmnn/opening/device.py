@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from vkmnn.base.elements import FLOATS
 from vkmnn.base.records import dataclass
@@ -13,8 +15,11 @@ from vkmnn.cpu_fallback import CpuBackend
 from vkmnn.discovery import load_plugins
 from vkmnn.errors import DeviceNotFoundError, InvalidInputError
 from vkmnn.runtime import environment
-from vkmnn.runtime.device_info import DeviceInfo
+from vkmnn.runtime.device_info import DeviceInfo, DeviceType
 from vkmnn.schedule_config import PRECISIONS, STORAGE, Precision, ScheduleConfig, precision_name
+
+if TYPE_CHECKING:
+    from vkmnn.runtime.device import Device
 
 _log = logging.getLogger(__name__)
 
@@ -88,7 +93,7 @@ def open_device(config: ScheduleConfig, subject: str | None = None) -> OpenDevic
     from vkmnn.vulkan.settings import BackendSettings
 
     precise = PRECISIONS[precision_name(config.precision)]
-    possible = possible_precision(precise, device.info)
+    possible, prove = _proved(device, possible_precision(precise, device.info), config)
     precision = _precision(config, possible, device.info.name)
     element, arithmetic = STORAGE[precision]
     settings = BackendSettings(
@@ -102,8 +107,34 @@ def open_device(config: ScheduleConfig, subject: str | None = None) -> OpenDevic
         replays=config.execution == "indirect",
         eager=config.allocator == "eager",
     )
-    backend = VulkanBackend(device, settings, foreseen=foreseen)
+    backend = VulkanBackend(device, settings, foreseen=foreseen, prove=prove)
     return OpenDevice(backend, device.info, precision)
+
+
+def _proved(
+    device: Device, precision: Precision, config: ScheduleConfig
+) -> tuple[Precision, Callable[[Device, str], bool] | None]:
+    """Settle what kernels may use of the device at a precision.
+
+    Returns:
+        The precision, and what settles the rest for the ops of a network; None where nothing needs
+        proof, as on software devices.
+    """
+    if device.info.type is DeviceType.CPU and environment.proof() != "on":
+        return precision, None
+    from vkmnn.vulkan.proof import BY_ARITHMETIC, IMAGES, concerns
+
+    if not concerns(device.info):
+        return precision, None
+    from vkmnn.opening.proof_trial import PROVER
+
+    if (capability := BY_ARITHMETIC.get(STORAGE[precision])) is not None:
+        verdict = PROVER.settle(device, capability)
+        if precision == "fast" and verdict is not None and not verdict.kept:
+            precision = "high"
+    if (config.storage or environment.storage()) == "auto":
+        PROVER.settle(device, IMAGES)
+    return precision, PROVER.settle_codes
 
 
 def _check_threads(threads: object) -> None:
@@ -122,8 +153,12 @@ def selector(config: ScheduleConfig) -> str | int:
 
 def _on_cpu(config: ScheduleConfig) -> OpenDevice:
     precision = PRECISIONS[precision_name(config.precision)]
+    if precision == "fast":
+        precision = _precision(config, "high", CpuInfo().name)
     watch = _overflow_watch(config, precision)
-    backend = CpuBackend(config.cpu_threads, *STORAGE[precision], overflows=watch)
+    element, arithmetic = STORAGE[precision]
+    assert arithmetic != "limbs"
+    backend = CpuBackend(config.cpu_threads, element, arithmetic, overflows=watch)
     return OpenDevice(backend, CpuInfo(), precision)
 
 
@@ -142,6 +177,10 @@ def possible_precision(wanted: Precision, info: DeviceInfo) -> Precision:
         return "high"
     from vkmnn.vulkan.device_rules import is_gpu
 
+    if arithmetic == "limbs":
+        from vkmnn.vulkan.gemm.coop_tiles import limb_matrix_of
+
+        return wanted if limb_matrix_of(info) is not None and is_gpu(info) else "high"
     if arithmetic == "f32" or ("float16" in info.features and is_gpu(info)):
         return wanted
     return next(name for name, how in STORAGE.items() if how == (element, "f32"))
@@ -159,6 +198,13 @@ def _precision(config: ScheduleConfig, possible: Precision, device: str) -> Prec
             device,
             FLOATS[element].dtype.name,
             config.precision,
+            possible,
+        )
+    elif arithmetic == "limbs":
+        _log.warning(
+            '%s has no cooperative matrices that gain by precision "%s": it runs as "%s"',
+            device,
+            wanted,
             possible,
         )
     else:

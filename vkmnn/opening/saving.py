@@ -19,6 +19,7 @@ from vkmnn.opening.network import Network
 from vkmnn.opening.session import open_session
 from vkmnn.schedule_config import (
     PRECISIONS,
+    STORAGE,
     PrecisionName,
     ScheduleConfig,
     Unsupported,
@@ -76,7 +77,7 @@ def convert(
 
     target = target_path(path, SUFFIX)
     shapes = checked_input_shapes(input_shapes)
-    half = PRECISIONS[precision_name(precision)] != "high"
+    half = STORAGE[PRECISIONS[precision_name(precision)]][0] == "f16"
     if sizes:
         source = load_network(
             model, budget, shapes=shapes, optimised=False, unsupported=unsupported

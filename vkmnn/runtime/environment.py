@@ -127,6 +127,20 @@ def storage() -> str:
     return text
 
 
+def proof() -> str:
+    """`VKMNN_PROOF`: whether matrices and the like are timed and checked before their first use.
+
+    "auto" does so once per GPU and driver version, "on" in every process and on any device, "off"
+    never.
+    """
+    text = os.environ.get("VKMNN_PROOF", "").strip().lower() or "auto"
+    if text not in ("auto", "on", "off"):
+        raise InvalidInputError(
+            f"VKMNN_PROOF={text!r} is not known", hint="set it to auto, on or off"
+        )
+    return text
+
+
 def offline() -> bool:
     """`VKMNN_OFFLINE`, or the hub's own `HF_HUB_OFFLINE`: whether nothing may be downloaded."""
     texts = [os.environ.get(name, "").strip().lower() for name in ("VKMNN_OFFLINE", _HUB_OFFLINE)]

@@ -36,6 +36,10 @@ class Measurements:
             return None
         return value if isinstance(value, dict) else None
 
+    def stored(self) -> list[str]:
+        """Return the keys of all stored objects, in order."""
+        return sorted(path.stem for path in (cache_dir() / self._kind).glob("*.json"))
+
     def put(self, key: str, value: Mapping[str, Any]) -> None:
         """Store an object; on failure, log a warning, and it is measured again next time."""
         try:

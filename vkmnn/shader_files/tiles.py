@@ -145,7 +145,7 @@ MAX_SHARED_SMALL = 32_768
 AHEAD = 128 * 128
 """Results of the smallest tiles that fill the other buffer before they multiply."""
 
-_COOP = re.compile(r"(\d+)x(\d+)w(\d+)x(\d+)k(\d+)m(\d+)x(\d+)x(\d+)s(\d+)")
+_COOP = re.compile(r"(\d+)x(\d+)w(\d+)x(\d+)k(\d+)(l2)?m(\d+)x(\d+)x(\d+)s(\d+)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,7 +153,8 @@ class CoopTileSize:
     """A tile of results by cooperative matrices (`include/coop.glsl.j2`).
 
     A subgroup makes `sub_rows` by `sub_columns` of them, as products of `matrix`; `groups` of
-    subgroups share each `step` along K.
+    subgroups share each `step` along K. With two `limbs`, operands are float32, and each number is
+    staged as two float16 numbers.
     """
 
     rows: int
@@ -163,12 +164,15 @@ class CoopTileSize:
     sub_columns: int
     groups: int
     matrix: MatrixSize
+    limbs: int = 1
 
     @property
     def label(self) -> str:
         """The value of the axis `tile`."""
         size = self.matrix.name if self.matrix.element_bytes == 1 else self._matrix_label
-        return f"{self.rows}x{self.columns}w{self.sub_rows}x{self.sub_columns}k{self.groups}{size}"
+        limbs = "l2" if self.limbs == 2 else ""
+        part = f"w{self.sub_rows}x{self.sub_columns}k{self.groups}"
+        return f"{self.rows}x{self.columns}{part}{limbs}{size}"
 
     @property
     def _matrix_label(self) -> str:
@@ -197,7 +201,7 @@ class CoopTileSize:
 
     def stage(self, step: int) -> int:
         """Return the vec4s of a step in shared memory, one of padding in each row."""
-        return (self.rows + self.columns) * (step // self.each + 1)
+        return self.limbs * (self.rows + self.columns) * (step // self.each + 1)
 
     @property
     def stage_bytes(self) -> int:
@@ -292,6 +296,8 @@ def parse_coop(text: str, step: int, element_bytes: int) -> CoopTileSize:
     match = _COOP.fullmatch(text if "m" in text else text + DEFAULT_MATRIX)
     if match is None:
         raise ValueError(f"'{text}' names no tile of cooperative matrices")
-    rows, columns, sub_rows, sub_columns, groups, *size = map(int, match.groups())
+    *numbers, limbs = (*match.groups()[:5], *match.groups()[6:], match.group(6))
+    rows, columns, sub_rows, sub_columns, groups, *size = map(int, numbers)
     matrix = MatrixSize(size[0], size[1], size[2], size[3], element_bytes)
-    return CoopTileSize(rows, columns, step, sub_rows, sub_columns, groups, matrix)
+    of_tile = rows, columns, step, sub_rows, sub_columns, groups, matrix
+    return CoopTileSize(*of_tile, limbs=2 if limbs else 1)

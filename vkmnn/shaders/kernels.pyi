@@ -832,6 +832,15 @@ ConvCoopTile: TypeAlias = Literal[
     "32x32w16x16k2m8x8x16s8",
     "64x64w16x32k1m8x16x16s16",
     "32x32w16x32k2m8x16x16s16",
+    "64x64w32x32k1m16x8x16s32",
+    "32x32w16x16k2m16x8x16s32",
+    "64x64w32x32k1l2",
+    "64x32w32x32k4l2",
+    "32x32w16x16k2l2",
+    "32x32w32x32k4l2",
+    "16x32w16x32k4l2",
+    "64x64w32x32k1l2m16x16x16s64",
+    "32x32w16x16k1l2m16x16x16s64",
 ]
 ConvCoopStep: TypeAlias = Literal[64, 32, 128, 96, 256]
 ConvCoopSplit: TypeAlias = Literal[0, 1]
@@ -2399,6 +2408,15 @@ MatmulCoopTile: TypeAlias = Literal[
     "32x32w16x16k2m8x8x16s8",
     "64x64w16x32k1m8x16x16s16",
     "32x32w16x32k2m8x16x16s16",
+    "64x64w32x32k1m16x8x16s32",
+    "32x32w16x16k2m16x8x16s32",
+    "64x64w32x32k1l2",
+    "64x32w32x32k4l2",
+    "32x32w16x16k2l2",
+    "32x32w32x32k4l2",
+    "16x32w16x32k4l2",
+    "64x64w32x32k1l2m16x16x16s64",
+    "32x32w16x16k1l2m16x16x16s64",
 ]
 MatmulCoopStep: TypeAlias = Literal[64, 32, 128, 96, 256]
 MatmulCoopSplit: TypeAlias = Literal[0, 1]

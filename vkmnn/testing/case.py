@@ -8,7 +8,7 @@ from typing import TypeVar
 
 import numpy as np
 
-from vkmnn.base.elements import FLOATS, NARROW, FloatElement
+from vkmnn.base.elements import FLOATS, NARROW, Arithmetic, FloatElement
 from vkmnn.base.registry import Registry
 from vkmnn.core.float_range import to_element
 from vkmnn.core.plan import Plan
@@ -44,7 +44,7 @@ class Case:
     takes: Mapping[str, Hashable] = field(default_factory=dict)
     floats: FloatElement = "f32"
     images: bool = False
-    arithmetic: FloatElement = "f32"
+    arithmetic: Arithmetic = "f32"
 
     def __str__(self) -> str:
         shapes = ", ".join(f"{a.dtype}{list(a.shape)}" for a in self.feeds.values())
@@ -217,9 +217,16 @@ class Variant:
         return next((name for name in narrow if needs >= {*FLOATS[name].needs}), "f32")
 
     @property
-    def arithmetic(self) -> FloatElement:
+    def arithmetic(self) -> Arithmetic:
         """The arithmetic of the variant's kernels, on request."""
+        if self.by_limbs:
+            return "limbs"
         return "f16" if self.template.endswith("_half") else "f32"
+
+    @property
+    def by_limbs(self) -> bool:
+        """Whether float32 numbers are multiplied as sums of two float16 numbers."""
+        return "l2" in str(self.axes.get("tile", ""))
 
     @property
     def images(self) -> bool:

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from vkmnn.base.elements import FLOATS, FloatElement
+from vkmnn.base.elements import FLOATS, Arithmetic, FloatElement
 from vkmnn.core.execution import Command
 from vkmnn.core.tensor import Tensor
 from vkmnn.cpu_fallback.registry import AnyArray
@@ -66,7 +66,7 @@ class GuardedBackend(VulkanBackend):
         replaced: Mapping[str, Shader] = _NONE,
         element: FloatElement = "f32",
         storage: str = "buffer",
-        arithmetic: FloatElement = "f32",
+        arithmetic: Arithmetic = "f32",
     ) -> None:
         super().__init__(
             device,

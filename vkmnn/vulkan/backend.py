@@ -83,6 +83,8 @@ class VulkanBackend(TunableBackend):
         settings: options of planning and running.
         chooser: decides between equivalent kernels; None follows `VKMNN_TUNE`.
         foreseen: pipelines that are being built for the first plan; closed with the backend.
+        prove: called with the device and the type of each op until it returns True: it settles
+            what kernels may use of the device (`proof.py`).
         changes: fields of `settings` with other values.
     """
 
@@ -97,9 +99,11 @@ class VulkanBackend(TunableBackend):
         *,
         chooser: Chooser | None = None,
         foreseen: Foreseen | None = None,
+        prove: Callable[[Device, str], bool] | None = None,
         **changes: Any,
     ) -> None:
         self.device = device
+        self._prove = prove
         self._foreseen = foreseen
         settings = replace(settings or BackendSettings(), **changes)
         self.settings = replace(
@@ -129,6 +133,8 @@ class VulkanBackend(TunableBackend):
         self, op: Op, inputs: Sequence[Tensor | None], outputs: Sequence[Tensor]
     ) -> Execution | Rejection:
         """Return an execution, or the reason the op cannot run on this device."""
+        if self._prove is not None and self._prove(self.device, op.type):
+            self._prove = None
         own = execution_of(op.type)
         if own is None and not len(KERNELS):
             return Rejection(f"no Vulkan execution for {op.type}")
@@ -408,7 +414,11 @@ class VulkanBackend(TunableBackend):
             changes: fields of `settings` with other values.
         """
         made = VulkanBackend(
-            device or self.device, self.settings, chooser=chooser or self._chooser, **changes
+            device or self.device,
+            self.settings,
+            chooser=chooser or self._chooser,
+            prove=self._prove,
+            **changes,
         )
         made._forms = self._forms
         return made

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from vkmnn.runtime.device_info import DeviceInfo, DeviceType
+from vkmnn.vulkan.cost.devices import INTEL
 
 CpuLanes = Literal[8, 16]
 
@@ -23,6 +24,52 @@ SHUFFLES = frozenset(
     {"subgroup_basic", "subgroup_shuffle", "subgroup_size_control", "full_subgroups"}
 )
 """Features of kernels that exchange registers within a subgroup of a given size."""
+
+
+class Refusal(NamedTuple):
+    """Cooperative matrices that a vendor's devices of a type list, and that kernels must not use.
+
+    `sizes` are their (m, n, k); `reason` says why.
+    """
+
+    vendor_id: int
+    type: DeviceType
+    sizes: frozenset[tuple[int, int, int]]
+    reason: str
+
+
+REFUSED_MATRICES = (
+    Refusal(
+        INTEL,
+        DeviceType.DISCRETE,
+        frozenset({(8, 8, 16), (8, 8, 32)}),
+        # Measured for llama.cpp: ggml-org/llama.cpp pull requests 14001 and 24404.
+        "Arc before Xe2 computes them up to a thousand times slower than vector loops do",
+    ),
+)
+"""The table of drivers; what it does not know is measured at first use (`vulkan/proof.py`)."""
+
+
+def refused_sizes(info: DeviceInfo) -> frozenset[tuple[int, int, int]]:
+    """Return the sizes of matrices that the table of drivers excludes on a device."""
+    return frozenset[tuple[int, int, int]]().union(*(one.sizes for one in _refusals(info)))
+
+
+def refusal_reasons(info: DeviceInfo) -> list[str]:
+    """Return what the table of drivers excludes on a device, and why, a sentence each."""
+    listed = {(shape.m, shape.n, shape.k) for shape in info.cooperative_matrices}
+    return [
+        f"cooperative matrices {', '.join('x'.join(map(str, size)) for size in sorted(found))} "
+        f"are not used: {one.reason}"
+        for one in _refusals(info)
+        if (found := one.sizes & listed)
+    ]
+
+
+def _refusals(info: DeviceInfo) -> list[Refusal]:
+    return [
+        one for one in REFUSED_MATRICES if (info.vendor_id, info.type) == (one.vendor_id, one.type)
+    ]
 
 
 def is_gpu(info: DeviceInfo) -> bool:

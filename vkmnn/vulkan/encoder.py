@@ -10,7 +10,7 @@ from typing import Any, Literal, Protocol, TypeVar
 
 import numpy as np
 
-from vkmnn.base.elements import FLOATS, FloatElement, FloatStorage
+from vkmnn.base.elements import FLOATS, Arithmetic, FloatElement, FloatStorage
 from vkmnn.base.memo import Memo
 from vkmnn.core.tensor import Tensor, Usage
 from vkmnn.errors import ShaderError
@@ -98,7 +98,7 @@ class VulkanEncoder:
         weight_bytes: approximate device memory of all constants of the plan.
         known: results of `once` for earlier plans on the same device.
         spacious: kernels may take several times the memory if that makes them faster.
-        arithmetic: in which products of narrow floats may be computed.
+        arithmetic: in which products may be computed: of narrow floats, or with limbs, of float32.
 
     Attributes:
         info: the device.
@@ -121,7 +121,7 @@ class VulkanEncoder:
         weight_bytes: int = 0,
         known: Memo[Hashable, Any] | None = None,
         spacious: bool = False,
-        arithmetic: FloatElement = "f32",
+        arithmetic: Arithmetic = "f32",
     ) -> None:
         self._arithmetic = arithmetic
         self.info = info
@@ -157,8 +157,10 @@ class VulkanEncoder:
         return self._label
 
     @property
-    def arithmetic(self) -> FloatElement:
-        """The narrowest element in which the current op may compute."""
+    def arithmetic(self) -> Arithmetic:
+        """The arithmetic in which products of the current op may be computed."""
+        if self._arithmetic == "limbs":
+            return "limbs" if self.element == "f32" else "f32"
         return "f32" if self.element == "f32" else self._arithmetic
 
     def choose(self, what: str, problem: Hashable, candidates: Sequence[T], beside: str = "") -> T:

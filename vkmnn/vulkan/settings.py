@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from vkmnn.base.elements import FloatElement
+from vkmnn.base.elements import Arithmetic, FloatElement
 from vkmnn.base.records import dataclass
 from vkmnn.core.overflow import OverflowWatch
 
@@ -23,7 +23,8 @@ class BackendSettings:
         apart: let no two dispatches overlap, so that a time is that of one alone.
         element: how floats are stored where the op has a kernel for it and the range allows it; the
             device must support it.
-        arithmetic: in which products of floats stored like that may be computed.
+        arithmetic: in which products of floats stored like that may be computed; "limbs" of
+            float32 ones.
         narrow_inputs: convert the host's inputs immediately, so that no op runs in float32 merely
             because its operands come from the host; for testing kernels.
         full: names of ops, and of tensors whose readers, keep float32 regardless.
@@ -40,7 +41,7 @@ class BackendSettings:
     timestamps: bool = False
     apart: bool = False
     element: FloatElement = "f32"
-    arithmetic: FloatElement = "f32"
+    arithmetic: Arithmetic = "f32"
     narrow_inputs: bool = False
     full: frozenset[str] = frozenset()
     overflows: OverflowWatch | None = None

@@ -410,11 +410,15 @@ def matmul_coop(variant: Variant) -> Iterator[Case]:
     yield _coop((rows + 1, long), (n, long), MatMulAttrs(False, True, 0.5, clamp), constant=[1])
     yield _coop((longer, rows - 3), (longer, n), MatMulAttrs(True, False, 0.5, clamp))
     yield _coop((0, 8), (8, small), MatMulAttrs())
+    if variant.by_limbs:
+        yield from _scaled_rows(rows, long, n)
     if split:
         return
     yield _coop((3, 5, long - 5), (3, long - 5, n), MatMulAttrs(activation=clamp), constant=[1])
     yield _coop((1, long), (long, small), MatMulAttrs(activation=clamp), constant=[0])
     yield _coop((1, 1), (1, small), MatMulAttrs(activation=clamp))
+    if variant.by_limbs:
+        return
     yield from normed_tiles(coop_tile_of(variant), n)
     if rows == 16:
         # Whole steps, another activation, no bias.
@@ -422,6 +426,16 @@ def matmul_coop(variant: Variant) -> Iterator[Case]:
         yield _coop((rows, 2 * step), (2 * step, n), smooth, extra=False)
         # Results that the host reads.
         yield in_float32(_coop((2, rows + 5, long), (long, n), MatMulAttrs(activation=clamp)))
+
+
+def _scaled_rows(rows: int, k: int, n: int) -> Iterator[Case]:
+    """Yield products whose rows and columns have all magnitudes of float32, exactly."""
+    a, b = whole(2 * rows + 5, k, low=-2, high=2), whole(k, n, seed=1, low=-2, high=2)
+    for powers in (40, 100):
+        of_rows = 2.0 ** np.resize(np.array([0, powers, -powers, 7, 0, -12]), len(a))
+        of_columns = 2.0 ** np.resize(np.array([-20, 0, 20]), n)
+        scaled = (a * of_rows[:, None]).astype(np.float32), (b * of_columns).astype(np.float32)
+        yield op_case("MatMul", MatMulAttrs(), list(scaled), constant=[1], rtol=0, atol=0)
 
 
 def in_float32(case: Case) -> Case:

@@ -28,6 +28,7 @@ from vkmnn.vulkan.gemm.coop_tiles import (
     LARGE_MATRIX,
     LARGE_TILES,
     LLVMPIPE_MATRIX,
+    NARROW_MATRIX,
     TILES,
     TILES_OF,
     WIDE_MATRIX,
@@ -132,7 +133,7 @@ def test_without_the_matrices_there_are_no_kernels(other: DeviceInfo) -> None:
 
 
 @pytest.mark.parametrize(
-    "matrix", [LARGE_MATRIX, WIDE_MATRIX, XE2_MATRIX, XE_MATRIX, LLVMPIPE_MATRIX]
+    "matrix", [LARGE_MATRIX, WIDE_MATRIX, NARROW_MATRIX, XE2_MATRIX, XE_MATRIX, LLVMPIPE_MATRIX]
 )
 def test_the_device_s_list_decides_on_the_matrices(matrix: Matrix) -> None:
     """Sizes and subgroups must both be there; tiles of these matrices alone are offered."""

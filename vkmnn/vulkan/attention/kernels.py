@@ -15,7 +15,15 @@ from vkmnn.vulkan.cost.passes import Loop, loop_cost
 from vkmnn.vulkan.cost.terms import Cost
 from vkmnn.vulkan.device_rules import CpuLanes, is_gpu, rotate_lanes
 from vkmnn.vulkan.encoder import ShaderCall, VulkanEncoder, ceil_div
-from vkmnn.vulkan.gemm.coop_tiles import LARGE_MATRIX, Matrix, matrix_of
+from vkmnn.vulkan.gemm.coop_tiles import (
+    LARGE_MATRIX,
+    LLVMPIPE_MATRIX,
+    WIDE_MATRIX,
+    XE2_MATRIX,
+    XE_MATRIX,
+    Matrix,
+    matrix_of,
+)
 from vkmnn.vulkan.storage import FLOAT_BYTES
 
 Aligned = Literal[1, 4, 8]
@@ -31,6 +39,8 @@ ROTATE_CODES: CpuLanes = 8  # its subgroups for quantised values
 KEPT_WORDS = 1 << 18  # quantised scores, which are computed twice if there are more
 MAX_BYTE_CODES = 256
 # Keys that a workgroup processes at once, by matrices: all variants exist for one size only.
+COOP_MATRICES = (LARGE_MATRIX, WIDE_MATRIX, XE2_MATRIX, XE_MATRIX, LLVMPIPE_MATRIX)
+"""Matrices that attention has kernels for."""
 COOP_KEYS: tuple[kernels.AttentionCoopKeys, ...] = (64, 128, 256)
 # Queries and groups, by whether tiles hold halves: those of float16 do, all others float32.
 # Twenty-four are for grids of which sixteen leave a second wave of workgroups nearly empty.
@@ -300,7 +310,7 @@ def kernels_of(
 def _coop_kernels(info: DeviceInfo, aligned: Aligned) -> list[AttentionCoop]:
     """Return the kernels for the device's matrices: one for whole uvec4s in all sizes but one."""
     matrix = matrix_of(info)
-    if matrix is None or "subgroup_shuffle" not in info.features:
+    if matrix not in COOP_MATRICES or "subgroup_shuffle" not in info.features:
         return []
     if matrix != LARGE_MATRIX and _uvec4s(aligned) == 1:
         return []

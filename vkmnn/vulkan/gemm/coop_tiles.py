@@ -14,12 +14,13 @@ from math import inf
 from typing import Any, ClassVar, Literal, cast
 
 from vkmnn.base.records import dataclass
-from vkmnn.runtime.device_info import CooperativeMatrixShape, DeviceInfo, DeviceType
+from vkmnn.runtime.device_info import CooperativeMatrixShape, DeviceInfo
 from vkmnn.shader_files.tiles import CoopTileSize, MatrixSize
 from vkmnn.shaders import kernels
-from vkmnn.vulkan.cost.devices import AMD, INTEL, class_of
+from vkmnn.vulkan.cost.devices import AMD, class_of
 from vkmnn.vulkan.cost.terms import Cost
 from vkmnn.vulkan.cost.tiles import MAX_REGISTERS, Tiling, tiles_cost, weighed_us
+from vkmnn.vulkan.device_rules import refused_sizes
 from vkmnn.vulkan.encoder import ceil_div
 from vkmnn.vulkan.gemm.problem import Gemm
 from vkmnn.vulkan.gemm.split import parts_of, used_parts
@@ -64,6 +65,8 @@ LARGE_MATRIX = Matrix(16, 16, 16, 32)
 """NVIDIA, AMD."""
 WIDE_MATRIX = Matrix(16, 16, 16, 64)
 """AMD, with drivers that have subgroups of 64 only."""
+NARROW_MATRIX = Matrix(16, 8, 16, 32)
+"""The instruction's own size on NVIDIA; for devices that list no wider one."""
 XE2_MATRIX = Matrix(8, 16, 16, 16)
 """Intel, Xe2 and later."""
 XE_MATRIX = Matrix(8, 8, 16, 8)
@@ -86,6 +89,7 @@ class CoopTile(CoopTileSize):
     step: kernels.MatmulCoopStep
     groups: int = 1
     matrix: Matrix = LARGE_MATRIX
+    limbs: int = 1
 
     @property
     def name(self) -> kernels.MatmulCoopTile:
@@ -115,7 +119,18 @@ class CoopTile(CoopTileSize):
     @property
     def shared_bytes(self) -> int:
         """Shared memory per workgroup, in bytes."""
-        return max(self.buffers * self.stage_bytes, VECTOR_BYTES * self.sum_row) + 16
+        peaks = 4 * (self.rows + self.columns) * (self.limbs - 1)
+        return max(self.buffers * self.stage_bytes, VECTOR_BYTES * self.sum_row) + peaks + 16
+
+    @property
+    def operand_bytes(self) -> int:
+        """Bytes of an element of the operands in memory."""
+        return self.matrix.element_bytes * self.limbs
+
+    @property
+    def products(self) -> int:
+        """Products of matrices that make one product of elements."""
+        return 2 * self.limbs - 1
 
     @property
     def norm_bytes(self) -> int:
@@ -160,6 +175,9 @@ MOMENT_FLOPS = 6.5
 # integer instructions for eight values, at half the rate, and eight of two float16 each.
 VALUE_FLOPS = 6.5
 
+# Cost of making two limbs of a number: seven instructions.
+LIMB_FLOPS = 14.0
+
 # RDNA3 stores matrix operands twice, so 128 sums spill up to 131 registers (docs/gpu-compilers.md).
 MAX_SUMS_AMD = 64
 
@@ -201,10 +219,16 @@ CODED_SIZES = frozenset(
 """Rows, columns and step of tiles whose right operand may be quantised."""
 
 
-def _small(matrix: Matrix, sub_columns: int) -> tuple[tuple[CoopTile, ...], ...]:
+def _derived(matrix: Matrix) -> tuple[tuple[CoopTile, ...], ...]:
+    """Return two tiles for any matrices: an invocation has 32 sums, or 8 of a small tile."""
+    part = {8: (16, 16), 16: (16, 32)}.get(matrix.subgroup, (32, 32))
+    small = min(part, (16, 16)) if matrix.subgroup > 16 else part
+    # Two buffers of larger subgroups are to fit 32 KiB, too.
+    step: kernels.MatmulCoopStep = 64 if matrix.subgroup <= 16 else 32
+    longer: kernels.MatmulCoopStep = 128 if matrix.subgroup <= 16 else 64
     return (
-        (CoopTile(64, 64, 64, 16, sub_columns, 1, matrix),),
-        (CoopTile(32, 32, 128, 16, sub_columns, 2, matrix),),
+        (CoopTile(64, 64, step, *part, 1, matrix),),
+        (CoopTile(32, 32, longer, *small, 2, matrix),),
     )
 
 
@@ -221,9 +245,10 @@ _SHORT = (CoopTile(32, 32, 32, 16, 16, 1, XE_MATRIX),)
 TILES_OF: dict[Matrix, tuple[tuple[CoopTile, ...], ...]] = {
     LARGE_MATRIX: TILES,
     WIDE_MATRIX: _WIDE,
-    XE2_MATRIX: _small(XE2_MATRIX, 32),
-    XE_MATRIX: (_SHORT, *_small(XE_MATRIX, 16)),
-    LLVMPIPE_MATRIX: _small(LLVMPIPE_MATRIX, 16),
+    NARROW_MATRIX: _derived(NARROW_MATRIX),
+    XE2_MATRIX: _derived(XE2_MATRIX),
+    XE_MATRIX: (_SHORT, *_derived(XE_MATRIX)),
+    LLVMPIPE_MATRIX: _derived(LLVMPIPE_MATRIX),
 }
 
 _LARGE_BYTES = (
@@ -237,24 +262,27 @@ _AMD_BYTES = (
     (CoopTile(64, 64, 64, 32, 32, 1, AMD_BYTES),),
     (CoopTile(32, 32, 128, 16, 16, 2, AMD_BYTES),),
 )
+LIMB_TILES_OF: dict[Matrix, tuple[tuple[CoopTile, ...], ...]] = {
+    LARGE_MATRIX: (
+        (CoopTile(64, 64, 32, 32, 32, 1, limbs=2),),
+        (CoopTile(64, 32, 64, 32, 32, 4, limbs=2),),
+        (CoopTile(32, 32, 64, 16, 16, 2, limbs=2), CoopTile(32, 32, 64, 32, 32, 4, limbs=2)),
+        (CoopTile(16, 32, 64, 16, 32, 4, limbs=2),),
+    ),
+    WIDE_MATRIX: (
+        (CoopTile(64, 64, 32, 32, 32, 1, WIDE_MATRIX, limbs=2),),
+        (CoopTile(32, 32, 64, 16, 16, 1, WIDE_MATRIX, limbs=2),),
+    ),
+}
+"""Tiles for float32 as sums of two float16 numbers."""
 BYTE_TILES_OF: dict[Matrix, tuple[tuple[CoopTile, ...], ...]] = {
     LARGE_BYTES: _LARGE_BYTES,
     AMD_BYTES: _AMD_BYTES,
-    XE2_BYTES: _small(XE2_BYTES, 32),
-    XE_BYTES: _small(XE_BYTES, 16),
-    LLVMPIPE_BYTES: _small(LLVMPIPE_BYTES, 16),
+    XE2_BYTES: _derived(XE2_BYTES),
+    XE_BYTES: _derived(XE_BYTES),
+    LLVMPIPE_BYTES: _derived(LLVMPIPE_BYTES),
 }
 """Tiles for signed bytes."""
-
-
-SLOW_MATRICES: dict[tuple[int, DeviceType], frozenset[Matrix]] = {
-    (INTEL, DeviceType.DISCRETE): frozenset({XE_MATRIX, XE_BYTES}),
-}
-"""Matrices that a vendor's devices of a type offer, and should not be used.
-
-Intel: Arc before Xe2 computes them up to a thousand times slower than vector loops do (measured
-for llama.cpp, ggml-org/llama.cpp pull requests 14001 and 24404).
-"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -292,13 +320,52 @@ def byte_matrix_of(info: DeviceInfo) -> Matrix | None:
     return _first_of(BYTE_TILES_OF, BYTE_FEATURES, info)
 
 
+def unused_matrices(info: DeviceInfo) -> str | None:
+    """Return why a device's float16 matrices are not used, for plans; None if some are.
+
+    The table of drivers has reasons of its own (`device_rules.refusal_reasons`).
+    """
+    refused = refused_sizes(info)
+    listed = {
+        (shape.m, shape.n, shape.k)
+        for shape in info.cooperative_matrices
+        if _has_kinds(shape, 2) and (shape.m, shape.n, shape.k) not in refused
+    }
+    if not listed or matrix_of(info) is not None:
+        return None
+    lacking = sorted(FEATURES - info.features)
+    if lacking:
+        return f"cooperative matrices are not used: the device lacks {', '.join(lacking)}"
+    smallest, largest = info.limits.subgroup_size_range
+    sizes = ", ".join("x".join(map(str, size)) for size in sorted(listed))
+    known = ", ".join(matrix.name for matrix in TILES_OF)
+    return (
+        f"cooperative matrices {sizes} in subgroups of {smallest} to {largest} are not used: there "
+        f"are kernels for {known}"
+    )
+
+
+def limb_matrix_of(info: DeviceInfo) -> Matrix | None:
+    """Return the matrices that multiply limbs of float32 on a device; None if unsupported."""
+    matrix = matrix_of(info)
+    return matrix if matrix in LIMB_TILES_OF else None
+
+
+def limb_tiles(matrix: Matrix) -> Iterator[CoopTile]:
+    """Return the tiles of limbs for these matrices."""
+    return chain.from_iterable(LIMB_TILES_OF.get(matrix, ()))
+
+
 def _first_of(
     matrices: Iterable[Matrix], features: frozenset[str], info: DeviceInfo
 ) -> Matrix | None:
-    slow = SLOW_MATRICES.get((info.vendor_id, info.type), frozenset())
+    refused = refused_sizes(info)
     if not info.features >= features:
         return None
-    return next((one for one in matrices if one not in slow and one.runs_on(info)), None)
+    return next(
+        (one for one in matrices if (one.m, one.n, one.k) not in refused and one.runs_on(info)),
+        None,
+    )
 
 
 def _has_kinds(shape: CooperativeMatrixShape, element_bytes: int) -> bool:
@@ -394,18 +461,19 @@ def coop_cost(
         word_flops: for a float32 left operand, the cost of packing a word of bytes.
         weight_bits: for a quantised right operand, its bits per value with its scales.
     """
-    tile, size = kernel.tile, kernel.tile.matrix.element_bytes
-    right_size = weight_bits / 8 if weight_bits else size
+    tile, size, loaded = kernel.tile, kernel.tile.matrix.element_bytes, kernel.tile.operand_bytes
+    right_size = weight_bits / 8 if weight_bits else loaded
     # In each step, every subgroup reads its rows and columns from shared memory.
     reads = tile.invocations // tile.matrix.subgroup * (tile.sub_rows + tile.sub_columns)
     tiling = Tiling(
         tiles=tile.workgroups(gemm),
         parts=kernel.parts,
         steps=kernel.walk(gemm)["steps"],
-        left_bytes=(4 if word_flops else size) * tile.rows * tile.step,
+        left_bytes=(4 if word_flops else loaded) * tile.rows * tile.step,
         right_bytes=right_size * tile.columns * tile.step,
-        staged_bytes=size * tile.step * (reads / tile.groups + tile.rows + tile.columns),
-        flops=size * tile.rows * tile.columns * tile.step,  # bytes run at twice the rate
+        staged_bytes=loaded * tile.step * (reads / tile.groups + tile.rows + tile.columns),
+        # Bytes run at twice the rate.
+        flops=tile.products * size * tile.rows * tile.columns * tile.step,
         results=tile.rows * tile.columns,
         invocations=tile.invocations,
         registers=tile.registers,
@@ -419,6 +487,7 @@ def coop_cost(
         * (
             tile.rows * (MOMENT_FLOPS * normed + word_flops / 4)
             + tile.columns * VALUE_FLOPS * (weight_bits > 0)
+            + (tile.rows + tile.columns) * LIMB_FLOPS * (tile.limbs - 1)
         ),
         closing=normed + keeps,
     )

@@ -45,8 +45,10 @@ class Target:
     def of(
         cls, encoder: VulkanEncoder, needs: Trait = Trait.NONE, allows: Trait = Trait.NONE
     ) -> Target:
-        """Return the target of an encoder; float16 arithmetic depends on the session."""
+        """Return the target of an encoder; arithmetic other than float32 depends on the session."""
         arithmetic, given = encoder.arithmetic, (encoder.element, encoder.load, encoder.loads)
+        if arithmetic == "limbs":
+            allows |= Trait.LIMBS
         return encoder.once(
             ("target", *given, encoder.weight_bytes, arithmetic, needs, allows),
             lambda: cls(
@@ -54,7 +56,7 @@ class Target:
                 *given,
                 encoder.weight_bytes,
                 needs,
-                allows if arithmetic == "f16" else allows & ~Trait.FP16_MATH,
+                allows & ~Trait.FP16_MATH if arithmetic != "f16" else allows,
             ),
         )
 

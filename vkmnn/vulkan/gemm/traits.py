@@ -29,6 +29,8 @@ class Trait(Flag):
     """Sums are 32-bit integers."""
     FP16_MATH = auto()
     """Arithmetic may be float16; the weights, or the right operand, are constant."""
+    LIMBS = auto()
+    """float32 operands may be multiplied as sums of two float16 numbers, by matrices."""
     PLAIN_IO = auto()
     """The kernel reads or stores plain float32, the host's format."""
     NORM_ROWS = auto()

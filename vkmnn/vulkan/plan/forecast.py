@@ -7,7 +7,7 @@ from itertools import groupby
 
 import numpy as np
 
-from vkmnn.base.elements import FLOATS, FloatElement
+from vkmnn.base.elements import FLOATS, Arithmetic, FloatElement
 from vkmnn.base.records import dataclass
 from vkmnn.core.backend import Segment
 from vkmnn.core.execution import Command
@@ -130,7 +130,7 @@ class PlanningBackend(VulkanBackend):
         element: FloatElement = "f32",
         places: bool = False,
         *,
-        arithmetic: FloatElement = "f32",
+        arithmetic: Arithmetic = "f32",
     ) -> None:
         watch = (
             OverflowWatch("warn") if FLOATS[element].overflows else None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import lru_cache
 from math import lcm
 from typing import ClassVar
@@ -22,6 +22,8 @@ from vkmnn.vulkan.gemm.coop_tiles import (
     TILES,
     VECTOR,
     CoopKernel,
+    CoopTile,
+    Matrix,
     coop_cost,
     product_tiles,
     timed_coop,
@@ -73,7 +75,7 @@ class MatMulCoop(CoopKernel, MatMulKernel):
         """Rank by `coop_tiles`, plus the time to pack an operand."""
         gemm = problem.gemm
         place = Place.TIMED if target.gpu else Place.EMULATED
-        packing = 0.0 if problem.by_rows else _packing_us(problem, target)
+        packing = 0.0 if problem.by_rows else packing_us(problem, target)
         info, total = target.info, target.weight_bytes
         for cost, kernel in timed_coop(gemm, info, total, tiles=product_tiles):
             yield Bid(cls(kernel.tile, kernel.parts), place, cost + packing)
@@ -139,8 +141,13 @@ class ConvCoop(CoopKernel, ConvKernel):
         return cls.ranked(problem, target)
 
     @classmethod
-    def ranked(cls, problem: ConvProblem, target: Target) -> Iterator[Bid[ConvKernel]]:
-        """Return the kernels of a class, by time."""
+    def ranked(
+        cls,
+        problem: ConvProblem,
+        target: Target,
+        tiles: Callable[[Matrix], Iterable[CoopTile]] | None = None,
+    ) -> Iterator[Bid[ConvKernel]]:
+        """Return the kernels of a class, by time; `tiles`: as for `timed_coop`."""
         gemm = cls.gemm(problem)
         lacks = [lack for lack, _ in problem.phases] or [(0, 0, 0)]
         reach = [
@@ -151,7 +158,10 @@ class ConvCoop(CoopKernel, ConvKernel):
             return
         place = Place.TIMED if target.gpu else Place.EMULATED
         info, total, words = target.info, target.weight_bytes, cls.word_flops(problem)
-        for cost, kernel in timed_coop(gemm, info, total, needed=problem.work, word_flops=words):
+        needed = problem.work
+        for cost, kernel in timed_coop(
+            gemm, info, total, needed=needed, word_flops=words, tiles=tiles
+        ):
             yield Bid(cls(kernel.tile, kernel.parts), place, cost)
 
     @staticmethod
@@ -299,7 +309,7 @@ def _channels(inputs: int) -> int:
     return 1 << (inputs - 1).bit_length()
 
 
-def _packing_us(problem: MatMulProblem, target: Target) -> float:
+def packing_us(problem: MatMulProblem, target: Target) -> float:
     """Return the estimated time to pack the larger operand into rows along k."""
     matrices = problem.matrices
     elements = max(matrices[0] * problem.m, matrices[1] * problem.n) * problem.k

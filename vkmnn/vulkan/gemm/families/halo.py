@@ -136,7 +136,7 @@ class ConvHalo(ConvKernel):
         if matrix is None or not _fits(problem):
             return
         place = Place.TIMED if target.gpu else Place.EMULATED
-        for tile in HALO_TILES[matrix]:
+        for tile in HALO_TILES.get(matrix, ()):
             if not tile.fits(target.info):
                 continue
             gemm = _gemm(problem)
