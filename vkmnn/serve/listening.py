@@ -357,7 +357,8 @@ class _Connection(H11Protocol):
             head = self.conn.send(h11.Response(status_code=status, headers=headers))
             rest = self.conn.send(h11.Data(data=body))
             self.transport.write((head or b"") + (rest or b""))
-        if self.cycle is not None and not self.cycle.response_complete:
-            self.cycle.disconnected = True  # the application may still answer what has begun
-            self.cycle.message_event.set()
+        cycle: Any = self.cycle  # None before the first request
+        if cycle is not None and not cycle.response_complete:
+            cycle.disconnected = True  # the application may still answer what has begun
+            cycle.message_event.set()
         self.transport.close()
