@@ -6,6 +6,7 @@ import errno
 import gzip
 import json
 import logging
+import re
 import socket
 import struct
 import time
@@ -75,7 +76,8 @@ OUTPUT = {"name": "y"}
     [
         (b"", "not JSON"),
         (b"[" * 100_000, "not JSON"),
-        (b'{"a":' * 50_000 + b"1" + b"}" * 50_000, "not JSON"),
+        # Parsers of Python 3.14 and later take any depth.
+        (b'{"a":' * 50_000 + b"1" + b"}" * 50_000, "not JSON|is missing"),
         (GOOD + b"garbage", "Extra data"),
         ('{"a": 1}'.encode("utf-16"), "not Unicode"),
         (b'{"inputs": [{"data": [' + b"9" * 5000 + b"]}]}", "not JSON"),
@@ -111,7 +113,7 @@ OUTPUT = {"name": "y"}
 def test_bodies(body: bytes, reason: str, server: Served) -> None:
     answer = post(server, body)
     assert answer.status_code == 400
-    assert reason in answer.json()["error"]
+    assert re.search(reason, answer.json()["error"])
     assert len(answer.content) < 5000
 
 
