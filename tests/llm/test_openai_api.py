@@ -23,7 +23,6 @@ pytest.importorskip("python_multipart")
 pytest.importorskip("uvicorn")
 pytest.importorskip("httpx")
 pytest.importorskip("openai")
-pytest.importorskip("PIL")
 
 import httpx
 import openai
@@ -483,6 +482,7 @@ PAINTED: dict[str, Any] = {"model": "painter", "prompt": "the cat", "size": "128
 
 def test_images(client: Any, server: Served, models: Models) -> None:
     """Two images as the pipeline paints them, in JSON and by their addresses."""
+    pytest.importorskip("PIL")
     from PIL import Image
 
     painter = models.pipelines["painter"]
@@ -521,6 +521,7 @@ def test_refused_images(wrong: Any, param: str, client: Any) -> None:
 
 
 def test_images_are_kept_within_limits_and_need_no_key(models: Models) -> None:
+    pytest.importorskip("PIL")
     body = {**PAINTED, "n": 1, "response_format": "url", "steps": 1}
     keys = {"Authorization": "Bearer k"}
     with served(models, Limits(kept_bytes=30_000), Access(frozenset({"k"}))) as server:
