@@ -384,7 +384,10 @@ def _storm(where: Place, found: Storm, output: Path, record: bool) -> None:
         times = (f"{told[f'{part}_{kind}']:.0f}" for part in ("p50", "p99"))
         rows.add_row(name, str(len(getattr(found, kind))), *times)
     show(rows)
-    note(f"p99 beside long prompts is {found.ratio:.2f} times that without")
+    if found.ratio:
+        note(f"p99 beside long prompts is {found.ratio:.2f} times that without")
+    else:
+        note("answers take longer than a round: give --storm more seconds")
     note(", ".join(f"{name} {count}" for name, count in sorted(found.counts.items())))
     if len(found.rest) == 2:
         before, after = found.rest

@@ -25,7 +25,7 @@ _WARM = 2  # rounds whose times do not count
 _LONG_CLIENTS = 2
 _WORDS = ("the quick", "brown fox", "jumps over", "a lazy dog")
 _TOKENS = 8
-_PATIENCE_S = 60.0
+_PATIENCE_S = 300.0
 _SHOWN = 20
 
 
@@ -66,8 +66,12 @@ class Storm:
 
     @property
     def ratio(self) -> float:
-        """The 99th percentile of short prompts beside long ones, over that without."""
-        return part_of(self.long_ms, 0.99) / (part_of(self.quiet_ms, 0.99) or 1.0)
+        """The 99th percentile of short prompts beside long ones, over that without; 0 if unknown.
+
+        There are no times without long prompts if answers take longer than a round.
+        """
+        quiet = part_of(self.quiet_ms, 0.99)
+        return part_of(self.long_ms, 0.99) / quiet if quiet else 0.0
 
     @property
     def growth(self) -> float:

@@ -559,4 +559,4 @@ def test_what_a_storm_tells() -> None:
     states = [storm.State(memory, 9, 9) for memory in (1, 50, 90, 100, 100, 101, 104, 107)]
     found = storm.Storm(9, 1.0, [1.0] * 99 + [10.0], [2.0] * 99 + [30.0], states=states)
     assert (found.ratio, found.growth) == (3.0, 7.0)
-    assert storm.Storm(9, 1.0).ratio == 0
+    assert storm.Storm(9, 1.0, [], [2.0]).ratio == 0
