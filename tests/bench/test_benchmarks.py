@@ -519,25 +519,19 @@ http.server.ThreadingHTTPServer(("127.0.0.1", port), Handler).serve_forever()
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="the stand-in is a script")
-@pytest.mark.parametrize("program", [LLAMA_SERVER, "raise SystemExit(3)"], ids=["runs", "ends"])
-def test_texts_beside_llama_cpp(
-    program: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A stand-in for llama.cpp's server, which is not ready at once, or ends."""
+def test_texts_beside_llama_cpp(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A stand-in for llama.cpp's server is not ready at once; one for vkmnn's ends."""
     script = tmp_path / serving.LLAMA
-    script.write_text(f"#!{sys.executable}\n{program}", "utf-8")
+    script.write_text(f"#!{sys.executable}\n{LLAMA_SERVER}", "utf-8")
     script.chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
-    monkeypatch.setattr(serving, "_OWN", (sys.executable, "-c", LLAMA_SERVER))
+    monkeypatch.setattr(serving, "_OWN", (sys.executable, "-c", "raise SystemExit(3)"))
     monkeypatch.setattr(serving, "KINDS", ())
-    own, peer = serving.measure("cpu", 0.3, tmp_path / "m.gguf", lambda _: None)
-    assert [load.level for load in own.loads] == [1, 8]
-    assert (own.tokens, own.error) == (15, "")
-    assert all(load.failed == 0 and load.rate > 0 for load in own.loads)
-    if "SystemExit" in program:
-        assert peer == serving.Served("llama.cpp", error="it has ended with status 3")
-    else:
-        assert (peer.engine, peer.tokens, len(peer.loads)) == ("llama.cpp", 15, 2)
+    own, peer = serving.measure("cpu", 0.2, tmp_path / "m.gguf", lambda _: None)
+    assert own == serving.Served("vkmnn", error="it has ended with status 3")
+    assert (peer.engine, peer.tokens, peer.error) == ("llama.cpp", 15, "")
+    assert [load.level for load in peer.loads] == [1, 8]
+    assert all(load.failed == 0 and load.rate > 0 for load in peer.loads)
 
 
 def test_a_storm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
