@@ -130,6 +130,10 @@ def test_the_default_number_of_items_in_a_run(
     onnx.save(mixing, here / "mixing.onnx")
     made = cli("map", "mixing.onnx", "a.tar", "-o", "p.jsonl", "--devices", "cpu")
     assert counts[9:] == [1] * 36
+    classifier(here / "fixed.onnx", (3, 3, 32, 32))
+    counts.clear()
+    assert cli("map", "fixed.onnx", "a.tar", "-o", "q.jsonl", "--devices", "cpu").status == 0
+    assert counts == [3] * 12  # a fixed batch is filled
     assert "items run one by one: the results of an item depend" in made.err
 
 

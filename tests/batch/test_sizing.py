@@ -18,7 +18,7 @@ Array = np.ndarray[Any, np.dtype[Any]]
 ONES = np.ones((1, 4), np.float32)
 
 
-def trial(function: Callable[[Array], Array], item: Array = ONES) -> Any:
+def trial(function: Callable[[Array], Array], item: Array = ONES, held: int = 0) -> Any:
     """Return the choice for a function of a batch, and the sizes of its runs."""
     sizes: list[int] = []
 
@@ -29,7 +29,7 @@ def trial(function: Callable[[Array], Array], item: Array = ONES) -> Any:
     def feeds(one: Any) -> Any:
         if isinstance(one, VkmnnError):
             raise one
-        return None if one is None else {"x": one}
+        return None if one is None else ({"x": one}, held)
 
     items = [InvalidInputError("damaged"), None, item, item]
     size, reason, rest = sized(Trial(feeds, run), items, 1000)
@@ -66,6 +66,7 @@ def test_rows_that_depend_on_each_other_run_alone(function: Callable[[Array], Ar
 def test_bounds_of_memory_and_time() -> None:
     assert trial(lambda x: x, np.ones((1, 1 << 20), np.float32))[:2] == (4, "they are large")
     assert trial(lambda x: x, np.ones((1, 1 << 23), np.float32))[0] == 1
+    assert trial(lambda x: x, held=3 << 20)[:2] == (4, "they are large")
     assert trial(lambda x: (time.sleep(0.05), x)[1])[:2] == (4, "each takes long")
 
 
@@ -95,6 +96,17 @@ def test_items_that_tell_nothing_run_alone() -> None:
     size, reason, sizes = trial(lambda x: x, np.ones((1, 4), np.int64))
     assert (size, sizes) == (1, [])
     assert "do not tell" in reason
+
+
+@pytest.mark.parametrize(
+    ("held", "step", "size"), [(100, 1, 16), (3 << 20, 1, 5), (1 << 30, 1, 1), (100, 6, 12),
+                               (1 << 30, 6, 6), (100, 64, 64)],
+)  # fmt: skip
+def test_items_that_never_share_a_run_are_taken_in_turn(held: int, step: int, size: int) -> None:
+    """A thread takes several at once, within the memory; a fixed batch is filled."""
+    made = Trial(lambda _: ({"x": ONES}, held), None, step)
+    assert sized(made, iter([1, 2]), 1000)[:2] == (size, "")
+    assert sized(made, iter([1, 2]), 8)[0] == step
 
 
 def test_short_jobs_take_no_trial() -> None:

@@ -125,7 +125,7 @@ def test_executions_are_operators_and_nothing_else():
 OPENERS = {
     *("vkmnn/host/engines.py", "vkmnn/bench/engines/ort.py", "vkmnn_suite/fuzz/oracle.py"),
     *("vkmnn/comparison/references.py", "benchmarks/llm.py", "tests/onnxruntime_oracle.py"),
-    "benchmarks/served.py",
+    *("benchmarks/served.py", "benchmarks/mapping.py"),
 }
 # onnxruntime is the subject there, by itself or as a name for vkmnn's face, not an oracle.
 OF_FACES = {

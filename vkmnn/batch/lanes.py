@@ -57,14 +57,19 @@ def _picture(item: Item) -> Picture:
 
 
 def picture_trial(pipe: Pipeline) -> Trial | None:
-    """Return how a picture runs by itself; None if pictures never share a run."""
-    if not isinstance(pipe, PicturePipeline) or not pipe.shares_runs:
+    """Return how a picture runs by itself; None if pictures are taken one by one."""
+    if not isinstance(pipe, PicturePipeline) or not pipe.is_plain:
         return None
+
+    def feeds(item: Item) -> tuple[Feeds, int]:
+        picture = _picture(item)
+        return pipe.feeds([picture]), picture.pixels.nbytes
 
     def run(feeds: Feeds) -> Sequence[Array]:
         return list(pipe.network.run(feeds).values())
 
-    return Trial(lambda item: pipe.feeds([_picture(item)]), run)
+    fixed = pipe.network.batch
+    return Trial(feeds, run) if fixed is None else Trial(feeds, None, fixed)
 
 
 def picture_work(pipes: Sequence[Pipeline], batch: int) -> Work:
@@ -108,9 +113,9 @@ def array_trial(pool: SessionPool) -> Trial | None:
         return None
     inputs = session.get_inputs()
 
-    def feeds(item: Item) -> Feeds | None:
+    def feeds(item: Item) -> tuple[Feeds, int] | None:
         fed = stacking.fed(_feeds(_checked(item), item.suffix, inputs))
-        return fed.feeds if fed.rows else None
+        return (fed.feeds, 0) if fed.rows else None
 
     return Trial(feeds, lambda one: session.run(pool.output_names, one))
 

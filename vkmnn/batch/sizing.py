@@ -26,8 +26,10 @@ Feeds = Mapping[str, Array]
 
 MOST = 32
 """Items in a run at most; more gain little."""
+_TURNS = 16
+"""Items at a time, at most, that do not share a run: threads change hands less often."""
 _BYTES = 16 << 20
-"""Inputs of a run at most; activations take many times as much."""
+"""Items, or inputs, of a run at most; activations take many times as much."""
 _SECONDS = 0.25
 """Time of a run at most: where a single item takes long, its overhead does not matter."""
 _RUNS = 8
@@ -42,17 +44,22 @@ class Trial:
     """How one item runs by itself.
 
     Attributes:
-        feeds: the feeds of an item, with the first axis; None if it cannot be joined. Raises
-            VkmnnError for items that fail.
-        run: returns the outputs for feeds.
+        feeds: the feeds of an item, with the first axis, and the bytes that it takes until it
+            runs; None if it cannot be joined. Raises VkmnnError for items that fail.
+        run: returns the outputs for feeds; None if items never share a run of the network, and a
+            thread only takes several at a time.
+        step: the number of items is a multiple of it.
     """
 
-    feeds: Callable[[Any], Feeds | None]
-    run: Callable[[Feeds], Sequence[Array]]
+    feeds: Callable[[Any], tuple[Feeds, int] | None]
+    run: Callable[[Feeds], Sequence[Array]] | None
+    step: int = 1
 
 
 def sized(trial: Trial, items: Iterable[T], count: int) -> tuple[int, str, Iterator[T]]:
-    """Return how many items share a run, why no more do ("" for short jobs), and all items.
+    """Return how many items are taken at a time, why no more share a run, and all items.
+
+    The reason is "" for short jobs, and for items that do not share runs.
 
     An item runs alone and among others. If its outputs differ by more than rounding, the network
     relates the rows of a run to each other, and every item has to run alone.
@@ -69,20 +76,28 @@ def sized(trial: Trial, items: Iterable[T], count: int) -> tuple[int, str, Itera
     size, reason = 1, "the items do not tell whether they may share runs"
     most = min(MOST, count // _RUNS)
     if most < 2:
-        return 1, "", source
+        return trial.step, "", source
     for item in source:
         looked.append(item)
-        feeds = _feeds(trial, item)
-        other = None if feeds is None else other_than(feeds)
-        if feeds is not None and other is not None:
-            size, reason = _tried(trial.run, feeds, other, most)
+        feeds, held = _feeds(trial, item) or ({}, 0)
+        if feeds and trial.run is None:
+            size, reason = _in_turn(min(most, _TURNS), held, trial.step), ""
+            break
+        other = other_than(feeds) if feeds else None
+        if other is not None and trial.run is not None:
+            size, reason = _tried(trial.run, feeds, other, most, held)
             break
         if len(looked) == _LOOKS:
             break
     return size, reason, chain(looked, source)
 
 
-def _feeds(trial: Trial, item: object) -> Feeds | None:
+def _in_turn(most: int, held: int, step: int) -> int:
+    fit = min(most, _BYTES // max(held, 1))
+    return max(fit // step, 1) * step
+
+
+def _feeds(trial: Trial, item: object) -> tuple[Feeds, int] | None:
     try:
         return trial.feeds(item)
     except DeviceError:
@@ -92,7 +107,7 @@ def _feeds(trial: Trial, item: object) -> Feeds | None:
 
 
 def _tried(
-    run: Callable[[Feeds], Sequence[Array]], feeds: Feeds, other: Feeds, most: int
+    run: Callable[[Feeds], Sequence[Array]], feeds: Feeds, other: Feeds, most: int, held: int
 ) -> tuple[int, str]:
     """Return the number of items that share a run, and why no more do."""
     try:
@@ -104,7 +119,7 @@ def _tried(
         if isinstance(error, DeviceError):
             raise
         return 1, f"the first one fails: {error.message}"
-    held = sum(array.nbytes for array in feeds.values())
+    held = max(held, sum(array.nbytes for array in feeds.values()))
     bounds = {
         most: "more gain little" if most == MOST else "there are few",
         int(_BYTES // max(held, 1)): "they are large",

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import signal
 import sys
 from pathlib import Path
-
-INTERRUPTED = 130
-"""Exit status after Ctrl-C, as that of shells."""
 
 
 def main() -> None:
@@ -27,4 +25,4 @@ def main() -> None:
 
         sys.exit(run_cli())
     except KeyboardInterrupt:  # Ctrl-C during the imports
-        sys.exit(INTERRUPTED)
+        sys.exit(128 + signal.SIGINT)  # as of commands that notice it

@@ -24,7 +24,6 @@ from rich.table import Table
 from rich.text import Text
 
 from vkmnn._version import __version__
-from vkmnn.cli import INTERRUPTED
 from vkmnn.errors import VkmnnError
 
 _PIPED_WIDTH = 200
@@ -246,6 +245,10 @@ def waiting(label: str) -> Iterator[None]:
     finally:
         over.set()
         teller.join()
+
+
+INTERRUPTED = 130
+"""The exit status of a command that Ctrl-C ended, as in shells."""
 
 
 @contextmanager

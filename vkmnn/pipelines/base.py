@@ -254,22 +254,17 @@ class PicturePipeline(Pipeline, Generic[ResultT]):
         return list(self._flow(map(read_picture, several), chosen))
 
     @property
-    def _is_plain(self) -> bool:
+    def is_plain(self) -> bool:
         """Whether an image takes a single run without further inputs."""
         return type(self)._flow is PicturePipeline._flow
 
-    @property
-    def shares_runs(self) -> bool:
-        """Whether the shapes let several images share a run."""
-        return self._is_plain and self.network.batch is None
-
     def alike(self, picture: Picture) -> Hashable:
         """Return a key; `together` can run images with equal keys at once: their prepared size."""
-        return self.network.processor.placed(picture).canvas if self._is_plain else None
+        return self.network.processor.placed(picture).canvas if self.is_plain else None
 
     def together(self, pictures: Sequence[Picture]) -> list[ResultT]:
         """Return the result for each image; threads may call it at once."""
-        if not self._is_plain:
+        if not self.is_plain:
             return super().together(pictures)
         chosen, most = self.chosen({}), self.network.batch or len(pictures)
         runs = []
