@@ -160,7 +160,7 @@ def test_inverted_residuals(precision: str, discrete: bool, monkeypatch: pytest.
 BARRIERS = {"inception_v1": 45, "inception_v2": 70, "resnet50": 74}
 
 
-SIMILAR = pytest.mark.elsewhere("long tests: inception_v1")
+SIMILAR = pytest.mark.elsewhere("test: inception_v1")
 
 
 @pytest.mark.slow
