@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """One command for each job of this repository, with Python's standard library alone.
 
-    python3 tasks.py demo | test | test-networks | test-ray | test-without-vnni | drivers
-                     | compilers | codegen | shaders | bench | kompute | lint | site | release
-                     | help
+    python3 tasks.py prepare | demo | test | test-networks | test-ray | test-without-vnni
+                     | drivers | compilers | codegen | shaders | bench | kompute | lint | site
+                     | release | help
 
 Each task first creates only what it needs: the environment `.venv`, this package with the right
 extras in it, and a Vulkan driver if one can be installed. Arguments after the task's name are
@@ -59,10 +59,25 @@ def demo(args: Sequence[str]) -> int:
     return process.run_loud([python, ROOT / "examples" / "digits" / "demo.py", *args])
 
 
+def prepare(args: Sequence[str]) -> int:
+    """Install the named extras into .venv, all at once."""
+    environment.prepare(*args)
+    return 0
+
+
+WANTED = {
+    "": "not torch and not soak and not slow",
+    "--long": "not torch and not elsewhere",
+    "--all": "not torch",
+}
+"""Option of `test` -> the tests by their markers."""
+
+
 def test(args: Sequence[str]) -> int:
-    """Run the tests; --all: every kernel variant and other drivers too."""
-    everything = "--all" in args
-    chosen = [arg for arg in args if arg != "--all"]
+    """Run the tests; --long: the long ones too; --all: also every kernel variant, other drivers."""
+    extent = next((arg for arg in args if arg in WANTED), "")
+    everything = extent == "--all"
+    chosen = [arg for arg in args if arg not in WANTED]
     python = environment.prepare("test")
     device = vulkan.ensure_vulkan()
     if not chosen and device:
@@ -76,8 +91,8 @@ def test(args: Sequence[str]) -> int:
     env |= matrix.second_driver()
     pytest += ["-q", "-n", str(WORKERS)]
     say("the whole suite on the default device")
-    wanted = "not torch" if everything else "not torch and not soak and not slow"
-    status = process.run_loud([*pytest, "-m", wanted], env)
+    # Few tests take most of the time: a worker that has done its own takes over from others.
+    status = process.run_loud([*pytest, "--dist", "worksteal", "-m", WANTED[extent]], env)
     if not everything:
         say("python3 tasks.py test --all adds long tests, every kernel variant and other drivers")
     elif device:
@@ -207,6 +222,7 @@ def release(args: Sequence[str]) -> int:
 
 
 TASKS: dict[str, Callable[[Sequence[str]], int]] = {
+    "prepare": prepare,
     "demo": demo,
     "test": test,
     "test-networks": test_networks,

@@ -141,7 +141,7 @@ def test_families(command: Callable[..., dict[str, Any]], monkeypatch: Any) -> N
 
 
 @pytest.mark.soak
-@pytest.mark.elsewhere("long tests: families of float32")
+@pytest.mark.elsewhere("test: families of float32")
 def test_families_of_halves_by_matrices() -> None:
     variant = mutation.find("matmul_coop_16x32w16x32k4_128_0_0_4")
     bench = bench_for(variant, open_device("auto"))

@@ -75,8 +75,23 @@ def session(
     )
 
 
-@pytest.mark.parametrize("precision", LIMITS)
-@pytest.mark.parametrize("name", NETWORKS)
+# Convolutional networks take the same kernels: they take turns with the precisions.
+IN_TURN = ("resnet", "mobilenet_v2", "squeezenet", "unet", "detector", "espcn")
+OTHER_TURN = [pytest.mark.soak, pytest.mark.elsewhere("test: the network at the other precision")]
+
+
+def is_in_turn(name: str, precision: str) -> bool:
+    return name not in IN_TURN or list(LIMITS)[IN_TURN.index(name) % 2] == precision
+
+
+@pytest.mark.parametrize(
+    ("name", "precision"),
+    [
+        pytest.param(name, precision, marks=[] if is_in_turn(name, precision) else OTHER_TURN)
+        for name in NETWORKS
+        for precision in LIMITS
+    ],
+)
 def test_small_network(name: str, precision: str, discrete: bool):
     model = NETWORKS[name].build()
     oracle = open_oracle(model)
@@ -160,7 +175,7 @@ def test_inverted_residuals(precision: str, discrete: bool, monkeypatch: pytest.
 BARRIERS = {"inception_v1": 45, "inception_v2": 70, "resnet50": 74}
 
 
-SIMILAR = pytest.mark.elsewhere("long tests: inception_v1")
+SIMILAR = pytest.mark.elsewhere("test: inception_v1")
 
 
 @pytest.mark.slow

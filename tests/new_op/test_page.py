@@ -49,7 +49,7 @@ def follow(section: str, place: Place) -> list[str]:
 
 @pytest.mark.slow
 @pytest.mark.soak
-@pytest.mark.elsewhere("long tests: tests/new_op/test_example.py installs one")
+@pytest.mark.elsewhere("test: tests/new_op/test_example.py installs one")
 def test_a_package(fresh_environment: Place, drivers: list[dict[str, str]]) -> None:
     place = fresh_environment
     said = follow("Write it", place)

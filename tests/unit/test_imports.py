@@ -244,19 +244,25 @@ def imports_of(source: str, module: str, *, is_package: bool) -> Iterator[Import
                 yield Import(module, ".".join([*base, alias.name]), node.lineno, typing_only)
         else:
             for child in ast.iter_child_nodes(node):
-                yield from walk(child, typing_only)
+                if not isinstance(child, ast.expr):  # statements and what holds them
+                    yield from walk(child, typing_only)
 
-    yield from walk(ast.parse(source), False)
+    yield from walk(parsed(source), False)
+
+
+@functools.lru_cache(maxsize=1)
+def parsed(source: str) -> ast.Module:
+    return ast.parse(source)
 
 
 def names_of(source: str, module: str) -> Iterator[Import]:
     """Yield what a module may import by name: every string that is the name of a module of ours."""
-    tree = ast.parse(source)
+    nodes = list(ast.walk(parsed(source)))
     documented = (ast.Module, ast.ClassDef, ast.FunctionDef)
-    docs = [node.body[0] for node in ast.walk(tree) if isinstance(node, documented) and node.body]
+    docs = [node.body[0] for node in nodes if isinstance(node, documented) and node.body]
     prose = {id(doc.value) for doc in docs if isinstance(doc, ast.Expr)}
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Call) and ast.unparse(node.func).endswith("import_module"):
+    for node in nodes:
+        if isinstance(node, ast.Call) and called(node).endswith("import_module"):
             prose |= {id(node.args[0])}
             if isinstance(node.args[0], ast.Constant):
                 yield Import(module, node.args[0].value, node.lineno, False)
@@ -268,6 +274,11 @@ def names_of(source: str, module: str) -> Iterator[Import]:
             and (module, node.value) not in NOT_IMPORTED
         ):
             yield Import(module, node.value, node.lineno, False)
+
+
+def called(call: ast.Call) -> str:
+    """Return the last part of a called function's name; `ast.unparse` would take seconds."""
+    return getattr(call.func, "attr", "") or getattr(call.func, "id", "")
 
 
 @functools.cache

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -376,6 +378,34 @@ def test_tests_run_on_the_default_device(tasks, machine, runs, beside, capsys):
     assert "VK_DRIVER_FILES" not in env
     assert not beside["names"]
     assert "test --all" in capsys.readouterr().out
+
+
+def test_long_adds_the_long_tests_that_nothing_else_covers(tasks, machine, runs, beside):
+    assert tasks.main(["test"]) == tasks.main(["test", "--long"]) == 0
+    usual, long = (command[command.index("-m", 3) + 1] for command, _ in runs)
+    assert (usual, long) == ("not torch and not soak and not slow", "not torch and not elsewhere")
+    assert not beside["names"]
+
+
+def test_checks_install_everything_at_once(tasks, machine, monkeypatch):
+    """Each installation resolves all packages anew."""
+    asked: list[tuple[str, ...]] = []
+    monkeypatch.setattr(environment, "prepare", lambda *extras: asked.append(extras))
+    run = (ROOT / ".ci" / "run").read_text("utf-8")
+    (line,) = re.findall(r"tasks\.py prepare (.*)", run)
+    assert tasks.main(["prepare", *line.split()]) == 0
+    (extras,) = asked
+    called = re.findall(r"python3 tasks\.py ([\w-]+)", run)
+    needed = {
+        extra for name in called for extra in re.findall(r'"(\w+)"', _prepared(tasks.TASKS[name]))
+    }
+    assert needed == set(extras)
+
+
+def _prepared(task: object) -> str:
+    """Return the arguments with which a task prepares the environment."""
+    found = re.search(r"environment\.prepare\((.*?)\)", inspect.getsource(task))
+    return found[1] if found else ""
 
 
 def test_all_adds_every_variant_and_other_drivers(tasks, machine, runs, beside):

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+import itertools
+from collections.abc import Hashable, Iterator, Sequence
 from typing import TypeVar
 
 import numpy as np
@@ -77,10 +78,26 @@ SIZES = [
 ]
 
 
-@pytest.mark.parametrize("kernel", KERNELS)
-@pytest.mark.parametrize("size", SIZES)
-@pytest.mark.parametrize("causal", [False, True])
-@pytest.mark.parametrize("mask", ["none", "keys", "batch", "queries", "all", "one"])
+MASKS = ["none", "keys", "batch", "queries", "all", "one"]
+# One in eight meets every pair of two axes' values, and each kernel every mask, causal and not.
+OF_ALL = [pytest.mark.soak, pytest.mark.elsewhere("test: every pair of values")]
+
+
+def combined() -> Iterator[tuple[int, int, int, tuple[str, bool, tuple[int, ...], str]]]:
+    """Yield every combination of a mask, whether it is causal, sizes and a kernel, and numbers."""
+    for (m, mask), causal, (s, size), (k, kernel) in itertools.product(
+        enumerate(MASKS), (False, True), enumerate(SIZES), enumerate(KERNELS)
+    ):
+        yield m, s, k, (mask, causal, size, kernel)
+
+
+@pytest.mark.parametrize(
+    ("mask", "causal", "size", "kernel"),
+    [
+        pytest.param(*values, marks=OF_ALL if (m + 4 * values[1] + s + k) % 8 else [])
+        for m, s, k, values in combined()
+    ],
+)
 def test_sizes(kernel: str, size: tuple[int, ...], causal: bool, mask: str) -> None:
     b, h, length, keys, depth, width = size
     inputs = [floats(b, h, length, depth), floats(b, h, keys, depth), floats(b, h, keys, width)]
