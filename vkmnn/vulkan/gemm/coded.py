@@ -18,7 +18,14 @@ from vkmnn.vulkan.cost.terms import Cost, Expected
 from vkmnn.vulkan.encoder import VulkanEncoder, ceil_div
 from vkmnn.vulkan.gemm.binding import bind_matmul
 from vkmnn.vulkan.gemm.codes import CodeForm, PackedCodes
-from vkmnn.vulkan.gemm.coop_tiles import VECTOR, CoopKernel, coop_cost, matrix_of, timed_coop
+from vkmnn.vulkan.gemm.coop_tiles import (
+    VECTOR,
+    CoopKernel,
+    coop_cost,
+    matrix_of,
+    product_tiles,
+    timed_coop,
+)
 from vkmnn.vulkan.gemm.encode import best_us
 from vkmnn.vulkan.gemm.job import MatMulJob, RowNorms
 from vkmnn.vulkan.gemm.operands import Operand, rows_of
@@ -149,7 +156,13 @@ def coded_kernels(
     def find() -> list[tuple[float, CodedCoop]]:
         norm_us = _norm_us(problem, encoder)
         timed = []
-        offered = timed_coop(problem.gemm, info, encoder.weight_bytes, weight_bits=weight_bits)
+        offered = timed_coop(
+            problem.gemm,
+            info,
+            encoder.weight_bytes,
+            weight_bits=weight_bits,
+            tiles=product_tiles,
+        )
         for us, kernel in offered:
             plain = CodedCoop(kernel.tile, kernel.parts)
             timed.append((us + norm_us, plain))
