@@ -265,7 +265,7 @@ def test_nothing_converts_at_the_ends(name: str, precision: PrecisionName) -> No
 
 
 def test_one_row_of_the_last_layer() -> None:
-    """A classifier reads one of 197 rows: nothing after the last keys and values computes others."""
+    """A classifier reads one row of 197: no others are computed after the last keys."""
     net, width = Net("classifier"), 192
     x = net.input("x", (1, 197, width))
     parts = net.ops("Split", 3, net.linear(x, width, 3 * width), net.ints(*[width] * 3), axis=2)
@@ -332,7 +332,9 @@ def test_rows_of_a_table_count() -> None:
     table = net.constant(np.zeros((30_522, 768), np.float32))
     model = net.finish({net.op("Gather", table, index): (1, 128, 768)})
     feed = {"x": np.zeros((1, 128), np.int64)}
-    (step,) = plan_for(load_network(model), "nvidia-h200", "high", feed, places=False).forecast.steps
+    (step,) = plan_for(
+        load_network(model), "nvidia-h200", "high", feed, places=False
+    ).forecast.steps
     assert step.nbytes < 1_000_000
     assert step.cost.total < 4
 
