@@ -264,6 +264,27 @@ def test_nothing_converts_at_the_ends(name: str, precision: PrecisionName) -> No
     assert not [step.kernel for step in forecast.steps if step.kernel.startswith("convert")]
 
 
+def test_one_row_of_the_last_layer() -> None:
+    """A classifier reads one row of 197: no others are computed after the last keys."""
+    net, width = Net("classifier"), 192
+    x = net.input("x", (1, 197, width))
+    parts = net.ops("Split", 3, net.linear(x, width, 3 * width), net.ints(*[width] * 3), axis=2)
+    q, k, v = (net.heads(part, 3, 64) for part in parts)
+    y = net.attend(q, k, v, 64, lambda scores: scores)
+    x = net.op("Add", x, net.linear(y, width, width))
+    y = net.gelu(net.linear(net.layer_norm(x, width), width, 4 * width))
+    x = net.layer_norm(net.op("Add", x, net.linear(y, 4 * width, width)), width)
+    x = net.op("Gather", x, net.constant(0, np.int64), axis=1)
+    weight = net.weight(1000, width, inputs=width)
+    out = net.op("Gemm", x, weight, net.near_zero(1000), transB=1)
+    model, feed = net.finish({out: (1, 1000)}), {"x": np.zeros((1, 197, width), np.float32)}
+    for precision in ("high", "normal"):
+        plan = plan_for(load_network(model), "nvidia-h200", precision, feed, places=False)
+        kernels = [step.kernel for step in plan.forecast.steps]
+        assert "attention" in kernels[-5]
+        assert all("gemv" in kernel for kernel in kernels[-4:])
+
+
 # Tokens, whether norms come first, and at most as many microseconds in float32 and float16.
 # PyTorch's graphs took 3,060 and 720 for one, 2,050 and 740 for the other.
 TWELVE_LAYERS = {"bert_base": (128, False, 1_500, 480), "gpt2": (64, True, 1_120, 465)}
@@ -311,7 +332,9 @@ def test_rows_of_a_table_count() -> None:
     table = net.constant(np.zeros((30_522, 768), np.float32))
     model = net.finish({net.op("Gather", table, index): (1, 128, 768)})
     feed = {"x": np.zeros((1, 128), np.int64)}
-    (step,) = plan_for(load_network(model), "nvidia-h200", "high", feed, places=False).forecast.steps
+    (step,) = plan_for(
+        load_network(model), "nvidia-h200", "high", feed, places=False
+    ).forecast.steps
     assert step.nbytes < 1_000_000
     assert step.cost.total < 4
 

@@ -490,6 +490,7 @@ def matmul_gemv(variant: Variant) -> Iterator[Case]:
     if variant.floats != "f32":
         a, b = whole(rows, 29, low=-2, high=2), whole(29, n, seed=1, low=-2, high=2)
         yield in_float32(op_case("MatMul", MatMulAttrs(), [a, b], rtol=0, atol=0))
+        yield from map(in_float32, rowwise([((rows,), 36, 32)], 4 if small == 4 else 1))
     for kind in RESIDUAL_KINDS:
         a, b = whole(rows, 13), whole(13, n, seed=1)
         attrs = MatMulAttrs(alpha=0.5, activation=WIDE[2], residual=kind)

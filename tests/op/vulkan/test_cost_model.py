@@ -7,16 +7,26 @@ from dataclasses import replace
 import pytest
 
 from tests.device_infos import COOPMAT_GPU, LARGE_GPU
+from vkmnn.ir import View
+from vkmnn.ir.ops import StridedAttentionAttrs
 from vkmnn.runtime.device_info import DeviceInfo, DeviceType
 from vkmnn.runtime.device_profiles import load_profile, profile_names
 from vkmnn.shaders import kernels
 from vkmnn.testing.profile_driver import ProfileDriver
+from vkmnn.vulkan.attention.kernels import COOP_KEYS, AttentionCoop
 from vkmnn.vulkan.cost.devices import CPU, SERVER, class_of, cores_of
 from vkmnn.vulkan.cost.passes import Loop, loop_cost, pass_cost
 from vkmnn.vulkan.cost.terms import Cost
 from vkmnn.vulkan.cost.tiles import HUGE_BYTES, Tiling, lanes_used, tiles_cost
 from vkmnn.vulkan.gemm import families
-from vkmnn.vulkan.gemm.coop_tiles import TILES, CoopKernel, CoopTile, coop_cost, rank_coop
+from vkmnn.vulkan.gemm.coop_tiles import (
+    LARGE_MATRIX,
+    TILES,
+    CoopKernel,
+    CoopTile,
+    coop_cost,
+    rank_coop,
+)
 from vkmnn.vulkan.gemm.families.gemv import MatMulGemv, gemv_cost
 from vkmnn.vulkan.gemm.families.registers import MatMulTile
 from vkmnn.vulkan.gemm.family import rank
@@ -322,6 +332,33 @@ def test_measured_times_of_vectors(
 ) -> None:
     cost = gemv_cost(Gemm(*shape), sizes, LARGE_GPU, element_bytes, cold=False)
     assert cost.total + SERVER.gap_us == pytest.approx(us, rel=0.15)
+
+
+# Queries and keys of 12 heads of 64 numbers in float16: microseconds of a kernel with 713
+# instructions for a block of 64 keys, on an H100, and keys at once of the one that follows it.
+ATTENTION: dict[int, tuple[float, kernels.AttentionCoopKeys]] = {
+    64: (4.6, 64),
+    128: (5.7, 128),
+    197: (10.6, 256),
+    512: (23.0, 128),
+    1024: (89.0, 256),
+}
+
+
+@pytest.mark.parametrize("size", ATTENTION)
+def test_attention_takes_what_its_instructions_take(size: int) -> None:
+    """Not longer than before, nor less than its share of the instructions."""
+    before, keys = ATTENTION[size]
+    info = replace(COOPMAT_GPU, multiprocessors=132)
+    view = View(0, (0, 0, size * 64, 64))
+    sizes = (1, 1, 12), size, size, 64, 64
+    attrs = StridedAttentionAttrs(*sizes, (view, view, view), None, view, 0.125)
+    times = {
+        kernel.keys: kernel.time(attrs, info, 8).total + SERVER.gap_us
+        for kernel in (AttentionCoop(LARGE_MATRIX, each) for each in COOP_KEYS)
+    }
+    assert min(times, key=lambda each: times[each]) == keys
+    assert 0.55 <= times[keys] / before <= 1.05
 
 
 def test_few_invocations_do_not_stream() -> None:

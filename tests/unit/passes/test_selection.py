@@ -113,6 +113,6 @@ def test_queries_that_differ(net, check):
 def test_named_sizes(net, check, length, moved):
     x, y = (net.input(2, 5, 4, name=name) for name in "xy")
     out = row(net, net.op("MatMul", x, net.weights(4, 4), "", y))
-    dims = {name: ("batch", length, 4) for name in "xy"}
+    dims = dict.fromkeys("xy", ("batch", length, 4))
     done = check(out, RefineShapes(), RAISE, dims=dims)
     assert done.types == (["Gather", "Gather", "MatMul"] if moved else ["MatMul", "Gather"])

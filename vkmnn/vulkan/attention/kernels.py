@@ -38,10 +38,11 @@ ROTATE_ROWS: dict[CpuLanes, tuple[kernels.AttentionRotateRows, ...]] = {
 ROTATE_CODES: CpuLanes = 8  # its subgroups for quantised values
 KEPT_WORDS = 1 << 18  # quantised scores, which are computed twice if there are more
 MAX_BYTE_CODES = 256
-# Keys that a workgroup processes at once, by matrices: all variants exist for one size only.
 COOP_MATRICES = (LARGE_MATRIX, WIDE_MATRIX, XE2_MATRIX, XE_MATRIX, LLVMPIPE_MATRIX)
 """Matrices that attention has kernels for."""
+# Keys that a workgroup processes at once, by matrices.
 COOP_KEYS: tuple[kernels.AttentionCoopKeys, ...] = (64, 128, 256)
+MORE_KEYS: Mapping[Matrix, int] = {LARGE_MATRIX: 256, WIDE_MATRIX: 128}  # of others 64
 # Queries and groups, by whether tiles hold halves: those of float16 do, all others float32.
 # Twenty-four are for grids of which sixteen leave a second wave of workgroups nearly empty.
 TILES: Mapping[bool, tuple[tuple[kernels.AttentionTileRows, kernels.AttentionTileGroups], ...]] = {
@@ -314,7 +315,7 @@ def _coop_kernels(info: DeviceInfo, aligned: Aligned) -> list[AttentionCoop]:
         return []
     if matrix != LARGE_MATRIX and _uvec4s(aligned) == 1:
         return []
-    sizes = COOP_KEYS if matrix == LARGE_MATRIX else COOP_KEYS[:1]
+    sizes = (keys for keys in COOP_KEYS if keys <= MORE_KEYS.get(matrix, 64))
     return [kernel for keys in sizes if (kernel := AttentionCoop(matrix, keys)).fits(info)]
 
 
