@@ -35,6 +35,16 @@ NARROW: tuple[tuple[int, int, int, int, int], ...] = (
     (3, 16, 3, 1, 256), (16, 16, 3, 1, 256), (16, 32, 3, 1, 128), (32, 32, 3, 1, 128),
     (48, 16, 3, 1, 256),
 )  # fmt: skip
+# Windows that kernels read in other ways than by taps and blocks: of few channels by taps as K, of
+# 3 x 3 taps from one patch of pixels, as in ESPCN, U-Net, ResNet-50 and YOLO.
+WINDOWS: tuple[tuple[int, int, int, int, int], ...] = (
+    (1, 64, 5, 1, 256), (64, 32, 3, 1, 256), (32, 9, 3, 1, 256), (3, 64, 7, 2, 224),
+    (32, 32, 3, 1, 256), (64, 64, 3, 1, 128), (256, 256, 3, 1, 32), (128, 128, 3, 1, 28),
+)  # fmt: skip
+# Products for tiles that are in shared memory a step ahead.
+LARGE = ((4096, 4096, 4096), (2048, 2048, 2048))
+REHEARSED_WINDOWS = ((1, 8, 5, 1, 12), (12, 8, 3, 1, 12))
+REHEARSED_LARGE = ((144, 136, 72),)
 # Heads, queries, keys, elements of a key.
 ATTENTION: tuple[tuple[int, int, int, int], ...] = (
     (12, 64, 64, 64), (12, 128, 128, 64), (12, 197, 197, 64), (12, 512, 512, 64),

@@ -38,6 +38,7 @@ from vkmnn_suite.cases import load_all
 # Kernels to test on a real device: barriers of subgroups, the last of several workgroups, matrices.
 # Those that changed since the last hour on a GPU (26 November 2026) come first.
 RISKY = (
+    "conv_halo_coop",
     "matmul_codes_dot", "matmul_coop", "matmul_codes", "matmul_codes_row", "unpack_codes",
     "matmul_codes_coop", "cached_attention", "cached_attention_subgroup", "cached_attention_wide",
     "conv_codes_coop", "dynamic_codes", "attention_codes", "linear_attention", "matmul_experts",
@@ -265,6 +266,17 @@ def _convolutions(setting: Setting, section: Section) -> None:
              "times": own / product.us}
         )  # fmt: skip
     section.tables["beside the product of the same size"] = rows
+
+
+@step("windows", "Halos, taps, large tiles", "Whether patches, taps as K and steps ahead pay.")
+def _windows(setting: Setting, section: Section) -> None:
+    fp16, rehearsed = setting.stored[0], setting.is_rehearsal
+    windows = problems.REHEARSED_WINDOWS if rehearsed else problems.WINDOWS
+    large = problems.REHEARSED_LARGE if rehearsed else problems.LARGE
+    items = [problems.convolution(*size) for size in windows]
+    items += [problems.product(*size) for size in large]
+    time_all(setting, section, [item.stored(fp16) for item in items])
+    setting.measured += section.measured
 
 
 @step("float32", "float32 products", "The rules of kernels without matrices.")

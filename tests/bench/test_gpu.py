@@ -113,6 +113,15 @@ def test_every_kernel_of_attention_on_caches_is_right(size: tuple[int, int, int,
     assert not any(each.is_wrong for each in found)
 
 
+@needs_device
+@pytest.mark.parametrize("size", problems.REHEARSED_WINDOWS)
+def test_every_kernel_of_small_windows_is_right(size: tuple[int, int, int, int, int]) -> None:
+    problem = problems.convolution(*size)
+    found = list(kernels(problem.case, problem.what, problem.kind, open_device(), runs=1, most=2))
+    assert len(found) > 1
+    assert not any(each.is_wrong for each in found)
+
+
 def test_the_plan_is_of_thirty_minutes_and_begins_with_language_models() -> None:
     assert [step.name for step in STEPS] == list(PLAN)
     assert sum(PLAN.values()) == pytest.approx(30)

@@ -2394,7 +2394,6 @@ MatmulCoopTile: TypeAlias = Literal[
     "32x32w32x32k8",
     "16x32w16x32k4",
     "32x32w16x16k1",
-    "128x256w64x64k1",
     "128x128w64x32k1",
     "64x16w16x16k1",
     "64x64w32x32k1m16x16x16s64",

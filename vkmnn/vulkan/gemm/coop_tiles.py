@@ -206,7 +206,6 @@ TILES: tuple[tuple[CoopTile, ...], ...] = (
 )
 
 LARGE_TILES = (
-    CoopTile(128, 256, 32, 64, 64),
     CoopTile(128, 128, 32, 64, 64),
     CoopTile(128, 128, 32, 64, 32),
 )
