@@ -45,6 +45,7 @@ ALLOWED = {
     "codes_rows.glsl.j2": {"unpackHalf2x16"},
     "limbs.glsl.j2": _PAIRS,  # the low limb holds what rounding the high one leaves
     "moments.glsl.j2": _PAIRS,
+    "packed_rows.glsl.j2": _PAIRS,  # likewise
     "plain.glsl.j2": _PAIRS,  # what is rounded there before
 }
 TEMPLATES = sorted(BUILTIN_FOLDER.rglob("*.j2"))

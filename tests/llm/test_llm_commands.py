@@ -13,6 +13,7 @@ import pytest
 
 from tests.llm import tiny
 from vkmnn.cli.app import run_cli
+from vkmnn.runtime.device import enumerate_devices
 
 pytest.importorskip("tokenizers")
 pytest.importorskip("jinja2")
@@ -94,6 +95,21 @@ def test_a_text_as_json(folder: Path, capsys: pytest.CaptureFixture[str]) -> Non
     assert document["tokens"] == 5
     assert run_cli(["info", str(folder), "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["variants"][0]["name"] == "fp32"
+
+
+def test_caches_are_stored_as_asked(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    if not enumerate_devices():
+        pytest.skip("no Vulkan device")
+    load_models = pytest.importorskip("vkmnn.serve").load_models
+    held = {}
+    for kind in ("f32", "i8"):
+        command = ["generate", str(folder), "the quick", "-m", "3", "-c", "40", "--json"]
+        assert run_cli([*command, "--kv-cache-dtype", kind]) == 0
+        held[kind] = json.loads(capsys.readouterr().out)["memory"]["caches"]
+    models = load_models([f"a={folder}"], "auto", capacity=40, kv_cache_dtype="i8")
+    models.language["a"].generate("the quick", 3)
+    assert models.language["a"].memory()["caches"] == held["i8"] < held["f32"] / 3
+    models.close()
 
 
 def test_ctrl_c_ends_the_line(

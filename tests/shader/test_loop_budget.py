@@ -25,6 +25,7 @@ _OP_LOOP_MERGE = 246
 # execution that refuses or splits such sizes ("file:NAME"), or why the number is small for all
 # shapes.
 SHORT_BECAUSE = {
+    "append_packed": f"{EXECUTIONS}/append.py:MAX_PACKED_DEPTH",
     "arg_reduce": f"{CASES}/along_axis.py::arg_reductions",
     "attention_codes": f"{EXECUTIONS}/attention.py:MAX_CODED_KEYS",
     "attention_coop": f"{T}attention.py::test_more_keys_than_loops_can_count",

@@ -303,7 +303,7 @@ class _DecodeStep:
             return first
         if first.size == 1 and first.ndim and _counts_rows(values):
             rows = np.arange(room, dtype=first.dtype) + first.reshape(-1)
-            return rows.reshape(room, *first.shape[1:])
+            return np.asarray(rows.reshape(room, *first.shape[1:]))
         producer = self.producers.get(name)
         if producer is None:
             return self._fed_rows(name) if first.ndim and len(first) == 1 else None

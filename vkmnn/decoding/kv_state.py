@@ -333,7 +333,9 @@ class KVState:
             if not fits or resized(one.shape, axis, 0) != resized(held.shape, axis, 0):
                 raise InvalidInputError(
                     f"'{name}' holds {held.dtype} {list(held.shape)}, which cannot take "
-                    f"{one.dtype} {list(one.shape)}"
+                    f"{one.dtype} {list(one.shape)}",
+                    hint="rows are of another model, or were stored in another way "
+                    "(kv_cache_dtype)",
                 )
             lengths.add(one.shape[axis])
         if len(lengths) != 1 or 0 in lengths:

@@ -182,8 +182,8 @@ class FuseFloatNorm(PatternPass["Op[LayerNormAttrs]"]):
             inputs += [""] * (_BIAS + 1 - len(inputs))
             inputs[_BIAS] = index.add_constant(f"{op.name}_bias", _fitting(bias, weights))
         if gain or alpha != 1.0:
-            factors = alpha * (index.constants[gain] if gain else np.ones(1, np.float32))
-            factors = factors.astype(np.float32)
+            gains = index.constants[gain].astype(np.float32) if gain else np.ones(1, np.float32)
+            factors = gains * np.float32(alpha)
             across = factors if attrs.transpose_b else factors[:, None]
 
             def scaled(plain: Array) -> Array:

@@ -12,13 +12,20 @@ from vkmnn.vulkan.encoder import VulkanEncoder, ceil_div
 from vkmnn.vulkan.execution import VulkanExecution, vulkan_execution
 
 
+MAX_PACKED_DEPTH = 1 << 20
+"""Elements of a row: 32 invocations loop over its vec4s."""
+
+
 @vulkan_execution("Append")
 class AppendExecution(VulkanExecution[AppendAttrs]):
     """One dispatch over the appended rows; the result is the first input."""
 
     def prepare(self, info: DeviceInfo) -> None:
-        """Reject more rows to pack than there can be workgroups."""
+        """Reject more rows to pack than there can be workgroups, and too long ones."""
         if self.attrs.packing:
+            depth = self.operand(1).shape[-1]
+            if depth > MAX_PACKED_DEPTH:
+                raise Rejection(f"rows of {depth} elements")
             groups = self._groups()
             if any(
                 n > most
