@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from functools import lru_cache
 from math import lcm
-from typing import ClassVar
+from typing import ClassVar, cast
 
 import numpy as np
 
@@ -204,7 +204,9 @@ class ConvCoop(CoopKernel, ConvKernel):
         problem = job.problem
         gemm = self.gemm(problem)
         bound = bind_convolution(job, self, encoder)
-        shader = kernels.conv_coop(tile=self.tile.name, step=self.tile.step, split=self.split)
+        shader = kernels.conv_coop(
+            tile=cast(kernels.ConvCoopTile, self.tile.name), step=self.tile.step, split=self.split
+        )
         tail = gemm.k % self.tile.step != 0
         padded = problem.padded or tail or problem.in_blocks % 2 != 0
         one_tap = problem.kernel == (1, 1, 1) and not problem.phases
