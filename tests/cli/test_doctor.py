@@ -13,10 +13,13 @@ from typing import Any
 import pytest
 
 import vkmnn
+from tests.device_infos import COOPMAT_GPU
 from vkmnn.cli import checks, doctor, driver_files, install, selftest
 from vkmnn.cli.app import run_cli
 from vkmnn.cli.checks import Check, Status
 from vkmnn.errors import DeviceError, ShaderError
+from vkmnn.testing.emulation import COOPMAT_SHAPE
+from vkmnn.vulkan.cost.devices import INTEL
 
 
 def only(*names: str) -> tuple[Callable[[], Iterator[Check]], ...]:
@@ -325,6 +328,27 @@ def test_self_test_on_every_device() -> None:
         answer = selftest.run_apart(device.index)
         assert answer["error"] is None, device.name
         assert answer["difference"] < 1e-5
+
+
+def test_what_devices_prove_is_shown() -> None:
+    """With figures; what is not used is a warning, and says what to do."""
+    arc = replace(
+        COOPMAT_GPU,
+        index=3,
+        vendor_id=INTEL,
+        cooperative_matrices=(replace(COOPMAT_SHAPE, m=8, n=8),),
+    )
+    proofs = [
+        {"name": "matrices", "kept": True, "text": "64x1024x1024 in 20 µs"},
+        {"name": "images", "kept": False, "text": "wrong results: off by 1.0e-01 of the range"},
+    ]
+    fast, wrong, refused = checks._proofs(arc, proofs)
+    assert (fast.name, fast.status, fast.remedy) == ("matrices 3", Status.OK, "")
+    assert (wrong.name, wrong.status) == ("images 3", Status.WARNING)
+    assert wrong.detail == "not used: wrong results: off by 1.0e-01 of the range"
+    assert "driver" in wrong.remedy
+    assert refused.status is Status.INFO
+    assert "Arc before Xe2" in refused.detail
 
 
 def test_self_test_finds_wrong_results(monkeypatch: pytest.MonkeyPatch) -> None:

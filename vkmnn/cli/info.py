@@ -42,8 +42,8 @@ from vkmnn.ir.ops import GatherNBitsAttrs, MatMulNBitsAttrs
 from vkmnn.llm.layout import Layout, read_layout
 from vkmnn.llm.text import Tokenizer
 from vkmnn.opening import front_end_of, load_network
+from vkmnn.runtime.measurements import PROOFS, Measurements
 from vkmnn.shape import flops
-from vkmnn.vulkan.proof import stored_refusals
 
 if TYPE_CHECKING:
     import onnx
@@ -176,7 +176,7 @@ def _show_network(
     if hosted := [op.attrs.kind for op in graph.ops if isinstance(op.attrs, HostGraphAttrs)]:
         facts["on the host"] = _count(hosted)
     show_facts(facts)
-    refusals = stored_refusals()
+    refusals = _refusals()
     for refusal in refusals:
         note(refusal)
     whole: dict[str, Any] = {
@@ -192,6 +192,15 @@ def _show_network(
     if onnx is not None:
         export_network(graph, onnx, settled)
     return whole
+
+
+def _refusals() -> list[str]:
+    """Return what devices here proved not to be used for."""
+    if not Measurements(PROOFS).stored():
+        return []
+    from vkmnn.vulkan.proof import stored_refusals  # takes a while, and most have nothing stored
+
+    return stored_refusals()
 
 
 def describe_folder(path: Path) -> None:

@@ -75,7 +75,8 @@ def run_here(device: str | int) -> dict[str, Any]:
         return {"error": f"wrong results: off by {worst:.1e} of the range"}
     if off:
         return {"error": f"{', '.join(op.type for op in off)} did not run on the device"}
-    return {"error": None, "seconds": seconds, "difference": worst, "proofs": proofs(device)}
+    found = [] if device == "cpu" else proofs(device)
+    return {"error": None, "seconds": seconds, "difference": worst, "proofs": found}
 
 
 def proofs(device: str | int) -> list[dict[str, Any]]:

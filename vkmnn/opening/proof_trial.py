@@ -57,7 +57,8 @@ class ProductTrial:
         if "timestamps" in self._info.features:
             times = [timing.microseconds for _, timing in plan.timings() if timing.op == "product"]
             spent = sum(times) or spent
-        difference = np.abs(got.reshape(want.shape) - want).max() / np.abs(want).max()
+        gap = np.subtract(got.reshape(want.shape), want, dtype=np.float64)
+        difference = np.abs(gap).max() / np.abs(want).max()
         return Outcome(float(spent), float(difference))
 
     def _plan(
@@ -93,7 +94,8 @@ def _network(product: str, rows: int) -> tuple[Graph, dict[str, Array], Array]:
     if product == "limbs":
         x, w = (rng.standard_normal(one.shape).astype(np.float32) for one in (x, w))
     want: Array = x @ w  # exact, but for limbs
-    constants, inputs, fed, op_type = {"w": w}, ["x", "w"], x, "MatMul"
+    constants: dict[str, Array] = {"w": w}
+    inputs, fed, op_type = ["x", "w"], x, "MatMul"
     attrs: OpAttrs = MatMulAttrs()
     if product == "bytes":
         bound = float(_LARGEST)

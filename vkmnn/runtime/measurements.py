@@ -14,6 +14,9 @@ _log = logging.getLogger(__name__)
 
 _MAX_BYTES = 1 << 16
 
+PROOFS = "proofs"
+"""The kind of what devices prove at first use (`vulkan/proof.py`)."""
+
 
 class Measurements:
     """The measurements of one kind, in a folder of the cache.

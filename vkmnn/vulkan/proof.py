@@ -20,7 +20,7 @@ from vkmnn.errors import VkmnnError
 from vkmnn.runtime import environment
 from vkmnn.runtime.device import Device
 from vkmnn.runtime.device_info import DeviceInfo
-from vkmnn.runtime.measurements import Measurements
+from vkmnn.runtime.measurements import PROOFS, Measurements
 from vkmnn.runtime.pipeline_cache import device_key
 from vkmnn.vulkan.device_rules import has_fast_dots, is_gpu
 from vkmnn.vulkan.gemm.coop_tiles import byte_matrix_of, limb_matrix_of, matrix_of
@@ -28,7 +28,6 @@ from vkmnn.vulkan.images.place import image_size
 
 _log = logging.getLogger(__name__)
 
-_FOLDER = "proofs"
 SIZE = 1024
 """Columns and length of the products."""
 ROWS = (64, SIZE)
@@ -261,7 +260,7 @@ class Prover:
         return True
 
     def _find(self, device: Device, capability: Capability, key: str) -> Verdict | None:
-        files = Measurements(_FOLDER)
+        files = Measurements(PROOFS)
         data = files.get(key) if environment.proof() == "auto" else None
         verdict = None if data is None else Verdict.parse(data)
         if verdict is None:
@@ -292,7 +291,7 @@ def verdict_key(info: DeviceInfo, capability: Capability) -> str:
 
 def stored_refusals() -> list[str]:
     """Return what devices proved not to be used for, as stored; a sentence each."""
-    files = Measurements(_FOLDER)
+    files = Measurements(PROOFS)
     found = []
     for key in files.stored():
         data = files.get(key) or {}
