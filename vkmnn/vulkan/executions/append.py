@@ -11,7 +11,6 @@ from vkmnn.shaders import kernels
 from vkmnn.vulkan.encoder import VulkanEncoder, ceil_div
 from vkmnn.vulkan.execution import VulkanExecution, vulkan_execution
 
-
 MAX_PACKED_DEPTH = 1 << 20
 """Elements of a row: 32 invocations loop over its vec4s."""
 
