@@ -40,8 +40,11 @@ from vkmnn.ir import DType, Graph, TensorInfo
 
 _log = logging.getLogger(__name__)
 
-ALIGNED_ROWS = 64
-"""Alignment of cache capacities, so that each cache starts where devices can bind memory."""
+ALIGNED_ROWS, ALIGNED_PACKED_ROWS = 16, 64
+"""Alignment of cache capacities, so that each cache starts where devices can bind memory.
+
+Packed rows may be of any number of words.
+"""
 
 
 class Member(Protocol):
@@ -195,7 +198,8 @@ class CachePool:
     def place(self, seat: BatchSeat, room: int) -> bool:
         """Move caches to memory with room for this many rows; False if they cannot be batched."""
         held = seat.tensors.rows()
-        room = max(-(-room // ALIGNED_ROWS) * ALIGNED_ROWS, self._room)
+        aligned = ALIGNED_PACKED_ROWS if seat.tensors.packing else ALIGNED_ROWS
+        room = max(-(-room // aligned) * aligned, self._room)
         places = 1 << (len(self._seats) - 1).bit_length()
         if any(not axis or tensor.shape[0] != 1 for tensor, axis in held.values()):
             return False
