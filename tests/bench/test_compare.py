@@ -332,3 +332,10 @@ def test_each_failure_is_told_once(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().err == "note: x: it is not installed; to get it: install it\n"
     show_failures([*both, Comparison("c", [Series("x", [1.0])])])
     assert capsys.readouterr().err.startswith("note: x (a, b): it is")
+
+
+def test_fast_is_compared_by_name() -> None:
+    names = [spec.name for spec in engines(False, ["vkmnn", "vkmnn fast"])]
+    assert names == ["vkmnn fast", "vkmnn"]
+    assert "vkmnn fast" not in [spec.name for spec in engines(True)]
+    assert [spec.name for spec in engines(True, ["vkmnn"])] == ["vkmnn", "vkmnn fp16"]

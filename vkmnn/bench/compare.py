@@ -48,16 +48,20 @@ ENGINES = (
 )
 """Engines of `vkmnn bench`; those in float16 only on request."""
 
+BY_NAME = (EngineSpec("vkmnn fast", f"{_ENGINES}.own:Own", {"precision": "fast"}),)
+"""Engines that are compared only if their whole name is given."""
+
 
 def engines(fp16: bool, names: Sequence[str] = ()) -> list[EngineSpec]:
     """Return the engines to compare.
 
     Args:
         fp16: also those that compute with float16.
-        names: parts of the names of the requested engines; none for all.
+        names: parts of the names of the requested engines, or a name in `BY_NAME`; none for all.
     """
     wanted = [name.lower() for name in names]
-    return [
+    named = [spec for spec in BY_NAME if spec.name.lower() in wanted]
+    return named + [
         spec
         for spec in ENGINES
         if (fp16 or not spec.options)
