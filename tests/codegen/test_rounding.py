@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from array import array
 from collections.abc import Iterator
 
@@ -42,9 +43,9 @@ def test_all_committed_modules_say_how_they_round() -> None:
     for shader in BUILTIN.all():
         if "storage16" in shader.requires:
             found, marked = conversions(shader.spirv())
-            if "_half_" in shader.name:
-                # The values that they stage in shared memory are float16 already, and convert
-                # exactly.
+            # The values that these stage in shared memory are float16 already and convert exactly,
+            # or become factors of quantised weights, which a device may round in its own way.
+            if "_half_" in shader.name or re.search(r"^matmul_coop_.*_[48]_4$", shader.name):
                 assert marked, shader.name
                 assert marked < found, shader.name
             else:
