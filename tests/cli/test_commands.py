@@ -548,7 +548,7 @@ OUTPUTS = {
 
 @pytest.mark.parametrize("kind", OUTPUTS)
 def test_files_are_written_whole_or_not_at_all(
-    cli: Cli, model: Path, tmp_path: Path, kind: str
+    cli: Cli, model: Path, tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A disk that fills up, simulated by a limit of this process: existing files stay unchanged."""
     resource = pytest.importorskip("resource")
@@ -565,6 +565,8 @@ def test_files_are_written_whole_or_not_at_all(
         arguments = [model, "-d", "cpu", *options[:-1], folder / str(options[-1])]
         if kind == "npy":
             arguments += ["-s", "N=50"]
+    # Python would cut bytecode that it keeps without a word.
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (100, limits[1]))
     try:

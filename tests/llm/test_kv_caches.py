@@ -81,7 +81,7 @@ def test_texts_together_and_on_kept_rows(kind: KvCacheDtype, folder: Path) -> No
 def test_memory_shrinks(folder: Path) -> None:
     bytes_of = {}
     for kind in ERRORS:
-        with vkmnn.llm.load(folder, capacity=100, kv_cache_dtype=kind) as model:  # type: ignore[arg-type]
+        with vkmnn.llm.load(folder, capacity=128, kv_cache_dtype=kind) as model:  # type: ignore[arg-type]
             model.generate(IDS, 2)
             bytes_of[kind] = model.memory()["caches"]
     assert bytes_of["f16"] * 2 == bytes_of["f32"]

@@ -103,10 +103,10 @@ def test_caches_are_stored_as_asked(folder: Path, capsys: pytest.CaptureFixture[
     load_models = pytest.importorskip("vkmnn.serve").load_models
     held = {}
     for kind in ("f32", "i8"):
-        command = ["generate", str(folder), "the quick", "-m", "3", "-c", "40", "--json"]
+        command = ["generate", str(folder), "the quick", "-m", "3", "-c", "64", "--json"]
         assert run_cli([*command, "--kv-cache-dtype", kind]) == 0
         held[kind] = json.loads(capsys.readouterr().out)["memory"]["caches"]
-    models = load_models([f"a={folder}"], "auto", capacity=40, kv_cache_dtype="i8")
+    models = load_models([f"a={folder}"], "auto", capacity=64, kv_cache_dtype="i8")
     models.language["a"].generate("the quick", 3)
     assert models.language["a"].memory()["caches"] == held["i8"] < held["f32"] / 3
     models.close()

@@ -155,6 +155,9 @@ CAN = {
     "cut": """
         ScatterND
     """,
+    "grown": """
+        UnpackRows
+    """,
 }
 """What operators can do along some axis, in one of their cases (attention: in CachedAttention)."""
 

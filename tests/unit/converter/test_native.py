@@ -15,7 +15,7 @@ import typing
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, Union
+from typing import Any, Literal, Union
 
 import numpy as np
 import onnx
@@ -83,6 +83,8 @@ def value_of(hint: Any, rng: random.Random) -> Any:
     origin, inner = typing.get_origin(hint), typing.get_args(hint)
     if origin in (Union, types.UnionType):
         return value_of(rng.choice(inner), rng)
+    if origin is Literal:
+        return rng.choice(inner)
     if origin is tuple:
         many = len(inner) == 2 and inner[1] is Ellipsis
         hints = [inner[0]] * rng.randrange(4) if many else inner
