@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import ctypes
 import json
 import logging
 import signal
 import socket
+import struct
 import sys
 import time
 from collections import OrderedDict
@@ -63,10 +65,30 @@ def _socket(family: int, kind: int, protocol: int, address: tuple[object, ...]) 
     return made
 
 
+_SO_ATTACH_FILTER = 26
+"""Linux's option for a socket's packet filter (asm-generic/socket.h), which `socket` lacks."""
+
+_DROP = struct.pack("=HBBI", 0x06, 0, 0, 0)
+"""A filter of one instruction, "return 0" (linux/filter.h): every packet is dropped."""
+
+
+def _ignore_newcomers(port: socket.socket) -> None:
+    """Let a listening socket ignore clients that begin to connect: they try again, and are refused.
+
+    Only Linux can; elsewhere, clients that connect in the moment before the port closes are reset.
+    """
+    if sys.platform == "linux":
+        program = ctypes.create_string_buffer(_DROP, len(_DROP))
+        filters = struct.pack("HP", 1, ctypes.addressof(program))
+        with suppress(OSError):
+            port.setsockopt(socket.SOL_SOCKET, _SO_ATTACH_FILTER, filters)
+
+
 def _accepted(port: socket.socket) -> list[socket.socket]:
     """Accept every client that waits, and close the port before another one can connect."""
     plugs: list[socket.socket] = []
     with port, suppress(OSError):  # BlockingIOError: nobody waits
+        _ignore_newcomers(port)
         port.setblocking(False)
         while True:
             with suppress(ConnectionAbortedError):  # this client has left; others wait

@@ -12,7 +12,7 @@ import typing
 from collections.abc import Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from functools import cache
-from typing import Any, Union
+from typing import Any, Literal, Union
 
 import numpy as np
 
@@ -120,6 +120,8 @@ def _decode(table: Value, hint: Any, depth: int) -> Any:
         if name in hint.__members__:
             return hint[name]
         raise _MismatchError(f"{hint.__name__} has no {name!r}")
+    if origin is Literal and (value := _plain(table, kind)) in typing.get_args(hint):
+        return value
     if kind in _ALLOWED.get(hint, ()):
         return _plain(table, kind)
     raise _MismatchError(f"{kind} where {getattr(hint, '__name__', hint)} is declared")
