@@ -59,14 +59,21 @@ def _logits(path: Path, device: str = "auto") -> Any:
     return first
 
 
+def _device(case: str) -> str:
+    """Return where to run a case: numpy if a folder of the same network runs on a device."""
+    kind, _, name = case.partition(".")
+    return "cpu" if kind == "file" and FILES[name][0] in set(FOLDERS) - {"llama"} else "auto"
+
+
 @pytest.mark.parametrize("case", CASES)
 def test_logits_and_tokens(case: str, store: dict[str, Any], tmp_path: Path) -> None:
     path = _written(case, store, tmp_path)
     wanted, tokens = store[f"{case}.logits"], store[f"{case}.tokens"].tolist()
     exact = case.startswith("folder") or case.endswith(EXACT)
-    error = np.abs(_logits(path) - wanted).max() / np.ptp(wanted)
+    device = _device(case)
+    error = np.abs(_logits(path, device) - wanted).max() / np.ptp(wanted)
     assert error < (1e-5 if exact else 2e-3)
-    with vkmnn.llm.load(path) as model:
+    with vkmnn.llm.load(path, device) as model:
         for _ in range(2):
             assert model.generate(PROMPT, TOKENS).tokens == tokens
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from statistics import geometric_mean
 
 import numpy as np
@@ -10,6 +11,7 @@ import pytest
 from tests.model.test_plan import TWELVE_LAYERS, planned, transformer
 from tests.model.yolov5s import yolov5s
 from vkmnn.opening import load_network
+from vkmnn.opening.network import Network
 from vkmnn.opening.planned import plan_for
 from vkmnn.schedule_config import PrecisionName
 
@@ -41,6 +43,14 @@ OF_NCNN: dict[PrecisionName, tuple[float, float]] = {
 """Of ncnn's times, at most: of one network, and in the mean."""
 
 
+@cache
+def layered(name: str) -> Network:
+    tokens, before, *_ = LAYERED[name]
+    columns = COLUMNS[name]
+    built = transformer(name, tokens, 768, 12, before=before, columns=columns, layers=12)
+    return load_network(built)
+
+
 def predicted_us(name: str, precision: PrecisionName) -> float:
     if name == "yolov5s":
         x = {"x": np.zeros((1, 3, 320, 320), np.float32)}
@@ -48,11 +58,8 @@ def predicted_us(name: str, precision: PrecisionName) -> float:
         return made.forecast.predicted_us
     if name not in LAYERED:
         return planned(name, "nvidia-h200", precision).forecast.predicted_us
-    tokens, before, *_ = LAYERED[name]
-    columns = COLUMNS[name]
-    built = transformer(name, tokens, 768, 12, before=before, columns=columns, layers=12)
-    x = {"x": np.zeros((1, tokens, 768), np.float32)}
-    made = plan_for(load_network(built), "nvidia-h200", precision, x, places=False)
+    x = {"x": np.zeros((1, LAYERED[name][0], 768), np.float32)}
+    made = plan_for(layered(name), "nvidia-h200", precision, x, places=False)
     return made.forecast.predicted_us
 
 
