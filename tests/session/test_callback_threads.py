@@ -116,7 +116,7 @@ def test_threads_with_callbacks(caplog: pytest.LogCaptureFixture, capfd: Any) ->
 
 @pytest.mark.soak
 def test_threads_with_callbacks_for_some_time(caplog: pytest.LogCaptureFixture, capfd: Any) -> None:
-    weather(20, caplog, capfd)
+    weather(8, caplog, capfd)
 
 
 def test_a_lock_is_the_threads_own() -> None:
