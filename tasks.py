@@ -43,7 +43,7 @@ QUANTIZED = (
     "tests/model/test_quantized_transformers.py::test_ranges_of_a_run_take_a_dispatch_each",
 )
 
-THINNER = ("--vkmnn-sample", "--vkmnn-pairs", "--vkmnn-pipelines=")
+THINNER = ("--vkmnn-sample", "--vkmnn-pairs", "--vkmnn-pipelines=", "-k=not coop")
 """Options of the shader suite that leave out variants or cases, but choose no kernels."""
 
 WORKFLOWS, FORMS = ROOT / ".github" / "workflows", ROOT / ".github" / "ISSUE_TEMPLATE"

@@ -213,7 +213,7 @@ def test_kompute_is_chosen_by_its_variable_and_runs_what_it_can(ran: list[Any]) 
     [(name, env, parts)] = ran
     assert name == "own+kompute"
     assert (env["VKMNN_DRIVER"], env["VK_DRIVER_FILES"]) == ("kompute", "own.json")
-    assert parts == ("operators, 1 in 24", "networks, two of nine")
+    assert parts == ("operators, 1 in 40", "networks, two of nine")
 
 
 @pytest.mark.parametrize(
