@@ -175,8 +175,8 @@ MOMENT_FLOPS = 6.5
 # integer instructions for eight values, at half the rate, and eight of two float16 each.
 VALUE_FLOPS = 6.5
 
-# Cost of making two limbs of a number: seven instructions.
-LIMB_FLOPS = 14.0
+# Cost of making two limbs of a number: eight instructions.
+LIMB_FLOPS = 16.0
 
 # RDNA3 stores matrix operands twice, so 128 sums spill up to 131 registers (docs/gpu-compilers.md).
 MAX_SUMS_AMD = 64
