@@ -286,6 +286,7 @@ def test_the_host_time_of_a_token_is_told(model: Any) -> None:
         {"temperature": 0.7, "top_k": 40},
         {"temperature": 1.3, "top_p": 0.8},
         {"temperature": 1.0, "top_k": 1000},
+        {"temperature": 2.0, "top_k": 12, "top_p": 0.6},
     ],
     ids=str,
 )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -18,6 +19,8 @@ from vkmnn.runtime.device import enumerate_devices
 MOST = 5
 BESIDE = 4
 """Of a greedy step, beside its layers: the embedding, the logits, the choice, and the length."""
+SAMPLED = 15
+"""Of a sampled step, beside its layers: three of them sort the 320 tokens, nine choose."""
 PROMPT = [5, 100, 7, 3, 250, 9]
 
 
@@ -150,6 +153,20 @@ def test_dispatches_of_a_layer_of_few_rows(codes: bool, most: int, tmp_path: Pat
             np.testing.assert_allclose(logits[-1], alone, rtol=1e-3, atol=1e-4)
             text.close()
     assert (counts[1] - counts[0]) / 2 <= most
+
+
+@pytest.mark.parametrize("how", [{"top_k": 40}, {"top_p": 0.9}], ids=str)
+def test_dispatches_of_a_sampled_step(how: dict[str, Any], tmp_path: Path) -> None:
+    if not enumerate_devices():
+        pytest.skip("no Vulkan device")
+    folder = _folder(tmp_path, replace(tiny.LLAMA, layers=1), codes=True)
+    with vkmnn.llm.load(folder, capacity=100) as model:
+        after = []
+        for tokens in (12, 6, 12):  # the first records steps
+            made = model.generate(PROMPT, tokens, temperature=0.8, seed=1, **how)
+            assert len(made.tokens) == tokens
+            after.append(model.counters()["commands"])
+    assert (after[2] - 2 * after[1] + after[0]) / 6 <= MOST + SAMPLED
 
 
 def test_what_is_before_a_window_is_not_read(tmp_path: Path) -> None:

@@ -31,10 +31,12 @@ from vkmnn.ir.ops import (
     CachedAttentionAttrs,
     CastAttrs,
     CumSumAttrs,
+    ElementwiseAttrs,
     ReductionAttrs,
     ReshapeAttrs,
+    SoftmaxAttrs,
+    Step,
     TopKAttrs,
-    UnaryAttrs,
 )
 
 LENGTH, NEXT_LENGTH, NEXT_TOKEN = PAST, TOTAL, "vkmnn:next_token"
@@ -181,20 +183,11 @@ class _DecodeStep:
         return next(i for i in self.padded.graph.outputs if i.name == self.io.logits)
 
     def _sampled(self, logits: TensorInfo, chosen: str) -> None:
-        """Sample one of the likeliest tokens: sort, sum, count the sums up to a random number."""
+        """Sample one of the likeliest tokens: the first whose sum exceeds a random number."""
         size, at = self.candidates, f"{NEXT_TOKEN}:"
 
-        def binary(kind: str, first: str, second: str, name: str) -> str:
-            return self._op("BinaryOp", [first, second], at + name, BinaryAttrs(kind))
-
-        def cut(name: str, start: int) -> str:
-            edges = [self._constant(f"{name}:{start + n}", [start + n]) for n in (0, 1)]
-            inputs = [name, *edges, self._constant("along", [1])]
-            return self._op("Slice", inputs, f"{name}:{start}", OpAttrs())
-
-        def reduced(kind: str, name: str) -> str:
-            inputs = [name, self._constant("along", [1])]
-            return self._op("Reduction", inputs, f"{name}:{kind}", ReductionAttrs(kind))
+        def steps(name: str, inputs: list[str], numbers: tuple[float, ...], *kinds: Step) -> str:
+            return self._op("Elementwise", inputs, at + name, ElementwiseAttrs(kinds, numbers))
 
         flat = self._reshaped(logits.name, (1, logits.dims[-1]), at + "logits")
         if logits.dtype is not DType.FLOAT32:
@@ -202,27 +195,29 @@ class _DecodeStep:
         values, indices = at + "values", at + "indices"
         count = self._constant("candidates", [size])
         self.ops.append(Op("TopK", values, [flat, count], [values, indices], TopKAttrs()))
-        nothing = self._constant("nothing", 0, np.float32)
-        one = self._constant("one_float", 1, np.float32)
-        below = binary("SUB", values, cut(values, 0), "below")
-        powers = binary("MUL", below, INVERSE_TEMPERATURE, "powers")
-        weights = self._op("UnaryOp", [powers], at + "exp", UnaryAttrs("EXP"))
-        ranks = self._constant("ranks", np.arange(size), np.float32)
-        first = binary("LESS", ranks, TOP_K, "first")
-        weights = self._op("Select", [first, weights, nothing], at + "weights", OpAttrs())
+        ranks = self._constant("ranks", np.arange(size)[None], np.float32)
+        powers = steps(
+            *("powers", [values, INVERSE_TEMPERATURE, ranks, TOP_K], (VERY_NEGATIVE,)),
+            *(Step("MUL", (0, 1)), Step("LESS", (2, 3)), Step("SELECT", (5, 4, -1))),
+        )
+        weights = self._op("Softmax", [powers], at + "weights", SoftmaxAttrs(1))
         axis = self._constant("axis", 1)
         sums = self._op("CumSum", [weights, axis], at + "sums", CumSumAttrs())
-        limit = binary("MUL", cut(sums, size - 1), TOP_P, "limit")
-        kept = binary("LESS", binary("SUB", sums, weights, "before"), limit, "kept")
-        mass = reduced("MAX", self._op("Select", [kept, sums, nothing], at + "held", OpAttrs()))
+        kept = steps(
+            *("kept", [sums, weights, TOP_P], ()),
+            *(Step("SUB", (0, 1)), Step("LESS", (3, 2)), Step("MUL", (0, 4))),
+        )
+        along = self._constant("along", [1])
+        mass = self._op("Reduction", [kept, along], at + "mass", ReductionAttrs("MAX"))
         number = UNIFORM
         if not self.batched:
             number = self._op("Gather", [UNIFORMS, LENGTH], at + "uniform", AxisAttrs(0))
-        target = binary("MUL", mass, number, "target")
-        passed = binary("LESS_EQUAL", sums, target, "passed")
-        passed = binary("AND", passed, binary("LESS", sums, mass, "inside"), "both")
-        places = self._op("Select", [passed, one, nothing], at + "ones", OpAttrs())
-        place = self._op("Cast", [reduced("SUM", places)], at + "place", CastAttrs(DType.INT64))
+        ends = steps(  # the last one kept does so even if the product is rounded up
+            *("ends", [sums, mass, number], ()),
+            *(Step("MUL", (1, 2)), Step("GREATER", (0, 3))),
+            *(Step("GREATER_EQUAL", (0, 1)), Step("MAX", (4, 5))),
+        )
+        place = self._op("ArgMax", [ends], at + "place", ArgReduceAttrs(1, keepdims=True))
         self._op("GatherElements", [indices, place], chosen, AxisAttrs(1))
 
     # --- tensors that depend on the length --------------------------------------------------------

@@ -20,7 +20,8 @@ class DeviceSampling:
         uniforms: random numbers from 0 to 1, one for every step, by the number of rows before it.
         inverse_temperature: factor of the logits.
         top_k: number of likeliest tokens to sample from; 0 for all.
-        top_p: sample only from the likeliest tokens whose probabilities add up to this.
+        top_p: sample only from the likeliest tokens whose probabilities add up to this;
+            infinite for all.
     """
 
     uniforms: Array

@@ -197,7 +197,8 @@ class Sampler:
         how = self._how
         uniforms = np.zeros(capacity, np.float32)
         uniforms[first:] = deepcopy(self._random).random(capacity - first)
-        return DeviceSampling(uniforms, 1.0 / how.temperature, how.top_k, how.top_p)
+        top_p = how.top_p if how.top_p < 1.0 else np.inf  # rounded sums may exceed 1
+        return DeviceSampling(uniforms, 1.0 / how.temperature, how.top_k, top_p)
 
     def sample(self, logits: Array, there: Sequence[int]) -> int:
         """Return the next token.
