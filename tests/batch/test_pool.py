@@ -165,7 +165,7 @@ def test_rare_shapes_hold_nobody_up() -> None:
 
 def test_lanes_share_the_items() -> None:
     taken: list[list[int]] = [[], []]
-    both = threading.Barrier(2, timeout=10)
+    both = threading.Barrier(2, timeout=60)
 
     def lane(number: int) -> Any:
         def run(values: list[int]) -> list[int]:

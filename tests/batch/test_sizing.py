@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
 
+from vkmnn.batch import sizing
 from vkmnn.batch.sizing import MOST, Trial, sized
 from vkmnn.errors import DeviceLostError, InvalidInputError, OutOfDeviceMemoryError, VkmnnError
 
@@ -16,6 +16,29 @@ Array = np.ndarray[Any, np.dtype[Any]]
 
 
 ONES = np.ones((1, 4), np.float32)
+
+
+class Clock:
+    """The clock of trials, which stands still unless a test moves it."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def monotonic(self) -> float:
+        """Return the seconds since the start."""
+        return self.now
+
+    def wait(self, x: Array, seconds: float) -> Array:
+        """Return an array as if that had taken long."""
+        self.now += seconds
+        return x
+
+
+@pytest.fixture(autouse=True)
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    made = Clock()
+    monkeypatch.setattr(sizing, "time", made)
+    return made
 
 
 def trial(function: Callable[[Array], Array], item: Array = ONES, held: int = 0) -> Any:
@@ -63,11 +86,12 @@ def test_rows_that_depend_on_each_other_run_alone(function: Callable[[Array], Ar
     assert "depend on the others" in reason
 
 
-def test_bounds_of_memory_and_time() -> None:
+def test_bounds_of_memory_and_time(clock: Clock) -> None:
     assert trial(lambda x: x, np.ones((1, 1 << 20), np.float32))[:2] == (4, "they are large")
     assert trial(lambda x: x, np.ones((1, 1 << 23), np.float32))[0] == 1
     assert trial(lambda x: x, held=3 << 20)[:2] == (4, "they are large")
-    assert trial(lambda x: (time.sleep(0.05), x)[1])[:2] == (4, "each takes long")
+    assert trial(lambda x: clock.wait(x, 0.05))[:2] == (4, "each takes long")
+    assert trial(lambda x: clock.wait(x, 0.3))[:2] == (1, "each takes long")
 
 
 def failing(error: VkmnnError, above: int) -> Callable[[Array], Array]:

@@ -92,10 +92,10 @@ def test_engines_take_turns(where: Place, model: Path) -> None:
 def test_slow_engines_have_fewer_turns(
     where: Place, model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("vkmnn.bench.compare.TURNS_S", 0.5)
+    monkeypatch.setattr("vkmnn.bench.compare.TURNS_S", 1.0)
     specs = [
         EngineSpec("vkmnn", "tests.bench.toys:Good", {"seconds": 0.06}),
-        EngineSpec("slow", "tests.bench.toys:Good", {"seconds": 0.2}),
+        EngineSpec("slow", "tests.bench.toys:Good", {"seconds": 0.4}),
     ]
     own, slow = compare("double", model, X, specs, replace(where, rounds=5)).series
     assert (len(own.seconds), len(slow.seconds)) == (5, 3)

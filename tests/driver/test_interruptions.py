@@ -134,8 +134,9 @@ def test_the_limit_holds_where_times_are_recorded(own_device: Device, spin: Shad
     start = time.monotonic()
     with pytest.raises(DeviceLostError, match="did not finish within"):
         commands.run(0.01)
-    assert time.monotonic() - start < 1.0
+    waited = time.monotonic() - start
     own_device.driver_device.wait_idle()
+    assert waited < (time.monotonic() - start) / 2  # any device, however fast or busy
 
 
 def test_long_runs_are_not_polled(
@@ -168,9 +169,10 @@ def test_what_still_runs_is_freed_when_it_is_done(own_device: Device, spin: Shad
     start = time.monotonic()
     commands.destroy()
     del commands
-    assert time.monotonic() - start < 1.0
+    waited = time.monotonic() - start
     assert own_device.stats()["buffers"] == before.get("buffers", 0) + 1
     driver_device.wait_idle()
+    assert waited < (time.monotonic() - start) / 2
     after = own_device.stats()
     assert after.get("buffers") == before.get("buffers")
     assert after.get("command_buffers") == before.get("command_buffers")

@@ -14,6 +14,7 @@ from typing import Any
 
 import httpx
 import onnx
+import pytest
 from onnx import TensorProto, helper
 
 from tests.llm import tiny
@@ -68,6 +69,14 @@ def tool_folder(folder: Path, template: str | None = TOOL_TEMPLATE) -> Path:
     return folder
 
 
+def until(true: Callable[[], bool]) -> None:
+    """Wait for a condition; fails after a minute."""
+    end = time.monotonic() + 60
+    while not true():
+        assert time.monotonic() < end
+        time.sleep(0.01)
+
+
 class Served:
     """A server in a thread of this process."""
 
@@ -113,6 +122,18 @@ class Served:
             while part := plug.recv(1 << 16):
                 told += part
             return told
+
+    @contextmanager
+    def waiting_client(self, path: str, body: Any) -> Iterator[None]:
+        """Send a request, and leave without an answer at the end of the block."""
+        data = json.dumps(body).encode()
+        head = f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(data)}\r\n\r\n"
+        with socket.create_connection(("127.0.0.1", self.port), timeout=20) as plug:
+            plug.sendall(head.encode() + data)
+            yield
+            plug.setblocking(False)
+            with pytest.raises(BlockingIOError):
+                plug.recv(1)
 
     def idle(self) -> bool:
         end = time.monotonic() + 20

@@ -411,6 +411,12 @@ sys.exit(run_cli(sys.argv[1:]))
 """
 
 
+def _is_awake(process: int) -> bool:
+    """Return whether a process runs or waits for a processor, where the system tells."""
+    stat = Path(f"/proc/{process}/stat")
+    return stat.exists() and stat.read_text("utf-8").rpartition(")")[2].split()[0] != "S"
+
+
 @pytest.mark.skipif(sys.platform == "win32", reason="pseudo-terminals are a thing of POSIX")
 def test_keys_on_a_terminal(folder: Path, tmp_path: Path) -> None:
     import pty
@@ -438,6 +444,15 @@ def test_keys_on_a_terminal(folder: Path, tmp_path: Path) -> None:
         assert re.search(wanted, shown), (wanted, shown)
         shown = ""
 
+    def rest() -> None:
+        """Wait until the process has slept for half a second."""
+        end, since = time.monotonic() + 60, time.monotonic()
+        while time.monotonic() < since + 0.5:
+            assert time.monotonic() < end
+            time.sleep(0.02)
+            if _is_awake(process.pid):
+                since = time.monotonic()
+
     try:
         until(r"ends the chat\s+> ")
         os.write(ours, b"hello\n")
@@ -448,13 +463,13 @@ def test_keys_on_a_terminal(folder: Path, tmp_path: Path) -> None:
         until(r"did you mean /help(.|\s)*> ")
         os.write(ours, b"abc")
         until(r"abc")
-        time.sleep(0.5)  # Python misses a signal right before readline waits for a key
+        rest()  # Python misses a signal right before readline waits for a key
         os.write(ours, b"\x03")  # drops what is typed
         until(r"\n> ")
-        time.sleep(0.5)
+        rest()
         os.write(ours, b"\x03")
         until(r"press Ctrl-C again(.|\s)*\n> ")
-        time.sleep(0.5)
+        rest()
         os.write(ours, b"\x03")
         until(r"the chat is over")
         assert process.wait(60) == 130

@@ -26,7 +26,7 @@ import onnx
 from onnx import TensorProto, helper
 
 import vkmnn
-from tests.llm.served import Served, network, served, small_models
+from tests.llm.served import Served, network, served, small_models, until
 from vkmnn import InvalidInputError, ModelFileError
 from vkmnn.cli.app import run_cli
 from vkmnn.llm import LanguageModel
@@ -59,13 +59,6 @@ def strictly(text: str | bytes) -> Any:
         raise AssertionError(f"{constant} is not JSON")
 
     return json.loads(text, parse_constant=refuse)
-
-
-def until(true: Callable[[], bool]) -> None:
-    end = time.monotonic() + 20
-    while not true():
-        assert time.monotonic() < end
-        time.sleep(0.01)
 
 
 # --- too much ------------------------------------------------------------------------------------
@@ -155,8 +148,8 @@ def test_others_are_served_while_a_long_prompt_is_cut(models: Models, monkeypatc
         first = threading.Thread(target=ask)
         first.start()
         assert started.wait(20)
-        with pytest.raises(httpx.ReadTimeout):  # waits, and leaves
-            httpx.post(url, json=long, timeout=httpx.Timeout(20, read=0.3))
+        with server.waiting_client("/v1/completions", long):
+            until(lambda: server.metric("vkmnn_tokenising_waiting") == 1)
         until(lambda: server.metric("vkmnn_tokenising_waiting") == 0)
         second = threading.Thread(target=ask)
         second.start()
@@ -183,9 +176,8 @@ def test_embeddings_end_with_their_client(models: Models, monkeypatch: Any) -> N
 
     monkeypatch.setattr(type(model), "_vector", slow)
     with served(models) as server:
-        with pytest.raises(httpx.ReadTimeout):
-            httpx.post(f"{server.url}/v1/embeddings", json={"input": ["x"] * 2000},
-                       timeout=httpx.Timeout(20, read=0.2))  # fmt: skip
+        with server.waiting_client("/v1/embeddings", {"input": ["x"] * 2000}):
+            until(lambda: bool(done))
         until(lambda: server.metric("vkmnn_embedding_active") == 0)
     assert 0 < len(done) < 2000
 

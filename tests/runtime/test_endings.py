@@ -142,10 +142,13 @@ def until_closed(session):
         results.append("closed")
 for _ in range(3):
     sessions = [vkmnn.InferenceSession(MODEL) for _ in range(4)]
+    before = len(results)
     threads = [threading.Thread(target=until_closed, args=(one,)) for one in sessions]
     for thread in threads:
         thread.start()
     time.sleep(0.1)
+    while len(results) == before:
+        time.sleep(0.001)
     open_device().close()
     for thread in threads:
         thread.join()

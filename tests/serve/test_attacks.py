@@ -9,7 +9,6 @@ import logging
 import re
 import socket
 import struct
-import time
 import zlib
 from collections.abc import Iterator
 from contextlib import suppress
@@ -26,7 +25,7 @@ pytest.importorskip("httpx")
 import onnx
 from onnx import TensorProto, helper
 
-from tests.llm.served import Served, served
+from tests.llm.served import Served, served, until
 from vkmnn.serve import Limits, Models, load_models
 
 
@@ -223,19 +222,12 @@ def test_resting_connections_make_room_for_others(models: Models) -> None:
         try:
             assert post(server, GOOD).status_code == 200
             assert len(server.server.server_state.connections) <= 20
-            idle[0].settimeout(5)
+            idle[0].settimeout(60)
             with suppress(ConnectionResetError):
                 assert idle[0].recv(1) == b""  # the oldest
         finally:
             for one in idle:
                 one.close()
-
-
-def wait_for(check: Any) -> None:
-    end = time.monotonic() + 20
-    while not check():
-        assert time.monotonic() < end
-        time.sleep(0.02)
 
 
 def test_clients_that_do_not_read_are_disconnected(models: Models) -> None:
@@ -250,9 +242,9 @@ def test_clients_that_do_not_read_are_disconnected(models: Models) -> None:
             plug.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
             lengths = b"Inference-Header-Content-Length: %d\r\nContent-Length: %d\r\n\r\n"
             plug.sendall(HEAD + lengths % (len(head), size) + head + values.tobytes())
-            wait_for(lambda: server.app.bodies.held)
-            wait_for(lambda: not server.server.server_state.connections)
-            wait_for(lambda: not server.app.bodies.held)
+            until(lambda: server.app.bodies.held)
+            until(lambda: not server.server.server_state.connections)
+            until(lambda: not server.app.bodies.held)
         assert post(server, GOOD).status_code == 200
 
 
@@ -299,4 +291,4 @@ def test_disconnects_at_any_point(server: Served) -> None:
             plug.sendall(whole[:cut])
             plug.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
     assert post(server, GOOD).status_code == 200
-    wait_for(lambda: not server.app.bodies.held)
+    until(lambda: not server.app.bodies.held)

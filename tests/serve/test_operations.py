@@ -22,7 +22,7 @@ pytest.importorskip("httpx")
 
 import httpx
 
-from tests.llm.served import Served, network, served
+from tests.llm.served import Served, network, served, until
 from vkmnn.serve import Access, JsonLines, Limits, Models, Observer, Traces, load_models
 
 
@@ -156,8 +156,7 @@ def test_a_limit_for_each_key(models: Models, monkeypatch: pytest.MonkeyPatch) -
                    for _ in range(2)]  # fmt: skip
         for thread in threads:
             thread.start()
-        while adder.waiting + adder.running < 2:
-            time.sleep(0.01)
+        until(lambda: adder.waiting + adder.running == 2)
         refused = infer(server, headers=one)
         assert (refused.status_code, refused.headers["retry-after"]) == (429, "1")
         assert server.http.get("/health", headers=one).status_code == 200
@@ -176,14 +175,10 @@ def test_a_waiting_request_leaves_with_its_client(
         answers: list[int] = []
         thread = threading.Thread(target=lambda: answers.append(infer(server).status_code))
         thread.start()
-        while not adder.running:
-            time.sleep(0.01)
-        with pytest.raises(httpx.ReadTimeout):
-            infer(server, timeout=httpx.Timeout(20, read=0.2))
-        end = time.monotonic() + 20
-        while adder.waiting:
-            assert time.monotonic() < end
-            time.sleep(0.01)
+        until(lambda: bool(adder.running))
+        with server.waiting_client("/v2/models/adder/infer", {"inputs": INPUTS}):
+            until(lambda: adder.waiting == 1)
+        until(lambda: not adder.waiting)
         go.set()
         thread.join(30)
     assert answers == [200]
@@ -197,8 +192,7 @@ def test_the_server_is_unready_before_it_stops(
         answers: list[Any] = []
         thread = threading.Thread(target=lambda: answers.append(infer(server)))
         thread.start()
-        while not adder.running:
-            time.sleep(0.01)
+        until(lambda: bool(adder.running))
         server.server.should_exit = True
         with httpx.Client(base_url=server.url) as http:
             while (ready := http.get("/health")).status_code == 200:

@@ -23,7 +23,7 @@ import onnx
 from onnx import TensorProto, helper, numpy_helper
 
 from tests.llm import tiny
-from tests.llm.served import Served, served
+from tests.llm.served import Served, served, until
 from vkmnn import InvalidInputError, ModelFileError
 from vkmnn.serve import Batching, Models, Options, Repository, Running, Shelf
 from vkmnn.serve.limits import HttpError
@@ -178,13 +178,6 @@ def test_a_reload_loses_no_accepted_request(tmp_path: Path) -> None:
 
 def test_polling_follows_the_folder(tmp_path: Path) -> None:
     path = multiplier(tmp_path / "m" / "model.onnx", 1)
-
-    def until(check: Any) -> None:
-        end = time.monotonic() + 30
-        while not check():
-            assert time.monotonic() < end
-            time.sleep(0.05)
-
     with serving(tmp_path, control="poll", poll_s=0.05) as server:
         assert result(server, "m") == 1
         multiplier(path, 4)
@@ -300,7 +293,8 @@ def test_a_text_ends_before_its_model_is_unloaded(
     """The model stays open for a text, and for the last step of one that nobody waits for."""
     from vkmnn.llm import LanguageModel
 
-    begun, go, events = threading.Event(), threading.Event(), list[str]()
+    begun, unloaded, go = (threading.Event() for _ in range(3))
+    events: list[str] = []
     pieces, close = LanguageModel.pieces, LanguageModel.close
 
     def held(self: Any, *given: Any, **how: Any) -> Any:
@@ -321,29 +315,28 @@ def test_a_text_ends_before_its_model_is_unloaded(
         statuses: list[int] = []
 
         def get() -> None:
-            timeout = httpx.Timeout(60, read=1 if leaves else 60)
-            with httpx.Client(base_url=server.url, timeout=timeout) as http:
-                body = {"model": "chat", "prompt": "the quick", "max_tokens": 5}
-                try:
-                    statuses.append(http.post("/v1/completions", json=body).status_code)
-                except httpx.ReadTimeout:
-                    statuses.append(0)
+            body = {"model": "chat", "prompt": "the quick", "max_tokens": 5}
+            if leaves:
+                with server.waiting_client("/v1/completions", body):
+                    assert unloaded.wait(60)
+                statuses.append(0)
+            else:
+                answer = httpx.post(f"{server.url}/v1/completions", json=body, timeout=60)
+                statuses.append(answer.status_code)
 
         thread = threading.Thread(target=get)
         thread.start()
         assert begun.wait(60)
         assert control(server, "chat", "unload").status_code == 200
+        unloaded.set()
         if leaves:
             thread.join(60)
-        time.sleep(0.8)
+        time.sleep(0.8)  # a model that is closed too early is closed soon
         assert events == []
         go.set()
         thread.join(60)
         assert statuses == [0 if leaves else 200]
-        end = time.monotonic() + 20
-        while "closed" not in events:
-            assert time.monotonic() < end
-            time.sleep(0.02)
+        until(lambda: "closed" in events)
     assert events == (["closed"] if leaves else ["ended", "closed"])
 
 

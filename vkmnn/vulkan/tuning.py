@@ -9,7 +9,7 @@ import math
 import time
 from abc import abstractmethod
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from itertools import pairwise
@@ -129,7 +129,8 @@ def tune(
     A trial runs the network with the candidates of one rank for all choices of a kind, so that as
     many trials as a choice has candidates measure all of them, with realistic caches. A choice may
     open others, as Winograd's products do: these come next. The minimum of many times favours lucky
-    candidates, so every change is measured once more against the rules. Finally, whole runs without
+    candidates, so every change is measured once more against the rules; choices that open where
+    the rules win are settled in the same way. Finally, whole runs without
     timestamps decide between the old and the new table.
 
     After `limit_s` seconds, or once `progress` returns True, no further candidate is tried; the
@@ -143,6 +144,34 @@ def tune(
     table = dict(backend.preferences)
     settled: dict[str, TunedChoice] = {}
     counter = _Counter(progress, time.monotonic() + limit_s)
+    refused = True
+    while refused:
+        known = set(settled)
+        _settle_open(backend, make_plan, feeds, runs, counter, table, settled)
+        new = settled.keys() - known
+        refused = _confirm_new(backend, make_plan, feeds, runs, counter, table, settled, new)
+    choices = tuple(settled.values())
+    if all(_in_use(backend, key, choice) == choice.taken for key, choice in settled.items()):
+        return table, Tuning(choices)
+    counter.total += 2
+    rounds = _whole_runs(
+        backend, make_plan, feeds, max(runs, MIN_ROUNDS), (backend.preferences, table), counter
+    )
+    old_us, new_us = (median(times) for times in zip(*rounds, strict=True))
+    kept = median(new / old for old, new in rounds) < 1
+    return table, Tuning(choices, old_us, new_us, kept)
+
+
+def _settle_open(
+    backend: TunableBackend,
+    make_plan: Callable[[Backend], TunablePlan],
+    feeds: Mapping[str, Array],
+    runs: int,
+    counter: _Counter,
+    table: dict[str, str],
+    settled: dict[str, TunedChoice],
+) -> None:
+    """Settle the choices that the table leaves open, one kind after the other."""
     while not counter.over:
         todo = _next_kind(backend.choices_of(make_plan, table), settled)
         if not todo:
@@ -159,24 +188,32 @@ def tune(
             ]
             settled[key] = _settle(group, times, counter.tick_us)
             table[key] = settled[key].taken
-    changed = {key for key, choice in settled.items() if choice.taken != choice.rule}
-    if changed:
-        rules = {**table, **{key: settled[key].rule for key in changed}}
-        counter.total += 2
-        before, after = _measure(backend, make_plan, feeds, runs, [rules, table], counter, 2)
-        for key in changed:
-            settled[key] = _confirm(settled[key], before, after, counter.tick_us)
-            table[key] = settled[key].taken
-    choices = tuple(settled.values())
-    if all(_in_use(backend, key, choice) == choice.taken for key, choice in settled.items()):
-        return table, Tuning(choices)
+
+
+def _confirm_new(
+    backend: TunableBackend,
+    make_plan: Callable[[Backend], TunablePlan],
+    feeds: Mapping[str, Array],
+    runs: int,
+    counter: _Counter,
+    table: dict[str, str],
+    settled: dict[str, TunedChoice],
+    new: Collection[str],
+) -> bool:
+    """Measure what changed among new choices against the rules; return whether the rules won any.
+
+    A refused candidate may have hidden choices that the rules' kernel has: these are open then.
+    """
+    changed = [key for key in new if settled[key].taken != settled[key].rule]
+    if not changed:
+        return False
+    rules = {**table, **{key: settled[key].rule for key in changed}}
     counter.total += 2
-    rounds = _whole_runs(
-        backend, make_plan, feeds, max(runs, MIN_ROUNDS), (backend.preferences, table), counter
-    )
-    old_us, new_us = (median(times) for times in zip(*rounds, strict=True))
-    kept = median(new / old for old, new in rounds) < 1
-    return table, Tuning(choices, old_us, new_us, kept)
+    before, after = _measure(backend, make_plan, feeds, runs, [rules, table], counter, 2)
+    for key in changed:
+        settled[key] = _confirm(settled[key], before, after, counter.tick_us)
+        table[key] = settled[key].taken
+    return any(settled[key].taken == settled[key].rule for key in changed)
 
 
 def _in_use(backend: TunableBackend, key: str, choice: TunedChoice) -> str:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import replace
-from itertools import product
+from itertools import count, product
 from typing import Any, cast
 
 import numpy as np
@@ -12,7 +12,7 @@ import pytest
 
 from tests.op.vulkan.harness import device
 from vkmnn.base.elements import FLOATS, FloatElement
-from vkmnn.core.backend import Backend
+from vkmnn.core.backend import Backend, Tuning
 from vkmnn.core.plan import Plan
 from vkmnn.cpu_fallback import CpuBackend, run_op
 from vkmnn.ir import Activation, Graph, Op, TensorInfo
@@ -20,6 +20,7 @@ from vkmnn.ir.ops import UnaryAttrs
 from vkmnn.runtime.device import open_profile
 from vkmnn.runtime.device_info import DeviceInfo
 from vkmnn.testing.case import Case
+from vkmnn.vulkan import tuning
 from vkmnn.vulkan.backend import VulkanBackend
 from vkmnn.vulkan.cost.chunks import Chunks, chunks_cost
 from vkmnn.vulkan.encoder import VulkanEncoder
@@ -146,20 +147,62 @@ def test_software_devices_keep_two_dispatches() -> None:
     assert not any("separable" in name for name in shaders)
 
 
-def test_the_tuner_counts_the_time_of_both() -> None:
-    """Two dispatches of two ops against one of the second op."""
+def tuned(patch: pytest.MonkeyPatch, made_up: Callable[[set[str], int], float]) -> Tuning:
+    """Tune a pair on the device; the times of its projection are made up.
+
+    `made_up` gets the ops that have dispatches in a trial, and the number of the measurement. All
+    other ops take 10 µs.
+    """
     case = Maker()((1, 8, 5, 7), (3, 3), 8, pads=SAME)
-    backend = VulkanBackend(device(), tuning="off")
+    numbers = count()
+    measure = tuning._measure
+
+    def measured(*given: Any) -> list[dict[str, float]]:
+        number = next(numbers)
+        return [
+            {**dict.fromkeys(spent, 10.0), "projection": made_up(set(spent), number)}
+            for spent in measure(*given)
+        ]
+
+    patch.setattr(tuning, "_measure", measured)
+    patch.setattr(tuning, "WARM_S", 0.0)
 
     def plan(on: Backend) -> Plan:
         return Plan(case.graph, case.infos, {}, on, CpuBackend(), run_op)
 
-    result = backend.tune(plan, case.feeds, 2, None)
-    backend.close()
-    (choice,) = (one for one in result.choices if one.what == "separable")
+    backend = VulkanBackend(device(), tuning="off")
+    try:
+        return backend.tune(plan, case.feeds, 1, None)
+    finally:
+        backend.close()
+
+
+def test_the_tuner_counts_the_time_of_both(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two dispatches of two ops against one of the second op, which takes longer alone."""
+
+    def projection(ops: set[str], _: int) -> float:
+        return 10.0 + 5.0 * ("depthwise" not in ops) + 10.0 * ("out:convert" not in ops)
+
+    (choice,) = (one for one in tuned(monkeypatch, projection).choices if one.what == "separable")
     assert set(choice.ops) == {"depthwise", "projection"}
     assert choice.rule == repr(Apart())
-    assert choice.rule_us > 0
+    assert choice.taken.startswith("SeparableKernel")
+    assert (choice.rule_us, choice.taken_us) == (10.0, 7.5)
+
+
+def test_a_refused_choice_hides_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A projection that stores plain numbers has no pair: its choice opens once that is refused."""
+    joined: list[int] = []
+
+    def projection(ops: set[str], number: int) -> float:
+        if "out:convert" in ops:
+            return 10.0 + 5.0 * ("depthwise" not in ops)
+        joined.append(number)
+        return 1.0 if number == joined[0] else 99.0
+
+    taken = {one.what: one.taken for one in tuned(monkeypatch, projection).choices}
+    assert taken["plain end"] == "False"
+    assert taken["separable"].startswith("SeparableKernel")
 
 
 # --- the choice -----------------------------------------------------------------------------------
