@@ -18,8 +18,11 @@ from vkmnn.errors import ModelFileError
 from vkmnn.ir import Array
 from vkmnn.ir.codes import pack_codes
 
-PART = 1 << 20
-"""Weights that are decoded at a time: what is made of them stays in caches."""
+PART = 1 << 19
+"""Weights that are decoded at a time: what is made of them stays in caches.
+
+With more, the C library returns temporary arrays to the system after every part.
+"""
 
 LARGEST = 1 << 40
 """Maximum elements of a tensor that is read."""
