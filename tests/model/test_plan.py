@@ -619,4 +619,4 @@ def test_matrices_that_are_not_worthwhile_stay_unused() -> None:
         sum(step.cost.total for step in planned("resnet50", profile).forecast.steps)
         for profile in ("radeon-rx-9070-xt", "radeon-rx-7900-xtx")
     ]
-    assert times[0] < 1.4 * times[1]
+    assert times[0] < 1.2 * times[1]
