@@ -52,7 +52,7 @@ def follow(section: str, place: Place) -> list[str]:
 @pytest.mark.elsewhere("test: tests/new_op/test_example.py installs one")
 def test_a_package(fresh_environment: Place, drivers: list[dict[str, str]]) -> None:
     place = fresh_environment
-    said = follow("Write it", place)
+    said = follow("Writing the operator", place)
     assert "op type SwiGLU" in said[0]
     assert "passed" in said[0]
     assert "passed" in said[1]
