@@ -236,6 +236,18 @@ def test_heads_of_the_plan_page_do_not_touch() -> None:
     assert re.search(r"padding: [1-9]\d*px [1-9]\d*px", rule)
 
 
+def test_small_screens_leave_out_numbers_of_rows_only() -> None:
+    from importlib.resources import files
+
+    from vkmnn.cli import pages
+
+    css = (files("vkmnn.cli") / "pages.css").read_text("utf-8")
+    for line in re.findall(r"^.*first-child.*$", css, re.MULTILINE):
+        assert line.strip().startswith(".numbered ")
+    assert "numbered" in pages.table(("#", "op"), [["1", "Conv"]], {0})
+    assert "numbered" not in pages.table(("term", "µs"), [["start", "1"]], {1})
+
+
 def test_the_gap_of_a_profile_is_explained() -> None:
     from vkmnn.cli.profile import _summary
     from vkmnn.core.profile import Profile

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -538,8 +539,12 @@ def test_the_command_says_what_was_left(
     assert "predicted time of a run" in result.out
     assert "correct by the labels" in result.out
     text = page.read_text("utf-8")
-    for words in ("<h2>Sensitivity</h2>", "<h2>Target</h2>", "Gemm_y", "stay in float"):
+    for words in ("<h2>Sensitivity</h2>", "<h2>Target</h2>", "Gemm_y", "stay in float",
+                  "<h2>Weights</h2>", "<h2>Difference from the float model on 20 held-out samples",
+                  "<td>y</td>", "written to q.onnx"):  # fmt: skip
         assert words in text, words
+    for cell in re.findall(r'<td class="n"[^>]*>[^<]*', text):  # columns of numbers are sorted so
+        assert "data-value" in cell or cell.rpartition(">")[2].isdigit(), cell
     again = cli(
         "quantize", uneven, tmp_path / "q.onnx", "--calibrate", tmp_path / "data.npz", "--bits", 8,
         "--target", "rms<=0.0001%", "-d", "cpu", "--json",

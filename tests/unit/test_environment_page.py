@@ -25,7 +25,7 @@ def in_code() -> dict[str, str]:
 
 
 def explained() -> list[str]:
-    rows = re.findall(r"^\| `(VKMNN_[A-Z0-9_]+)` \|", PAGE.read_text("utf-8"), re.MULTILINE)
+    rows = re.findall(r"^\| `(VK[A-Z0-9_]+)` \|", PAGE.read_text("utf-8"), re.MULTILINE)
     return [str(row) for row in rows]
 
 
@@ -35,7 +35,8 @@ def test_every_variable_of_the_code_is_on_the_page():
 
 
 def test_the_page_explains_nothing_that_is_gone():
-    assert set(explained()) <= set(in_code())
+    ours = {name for name in explained() if name.startswith("VKMNN_")}
+    assert ours <= set(in_code())
 
 
 def test_every_variable_is_explained_once():

@@ -104,6 +104,9 @@ def test_the_ruler_has_ticks_at_any_length(length: float) -> None:
     ranks = sorted(float(a["data-rank"] or 0) for _, a in outline.seen if "data-rank" in a)
     assert 0 < ranks[0] <= 1
     assert 100 < len(ranks) <= 710
+    for tag, at in outline.seen:  # a text that begins at the end would be cut off
+        if tag == "text" and float(str(at["x"]).rstrip("%")) > 95:
+            assert at.get("class") == "end"
 
 
 def test_a_profile_of_nothing() -> None:

@@ -132,7 +132,8 @@ def table(
         lines.append(f"<tr{style}>{''.join(cells)}</tr>\n")
     head = heads(names, marked)
     body = "".join(lines)
-    return f"<table><thead><tr>{head}</tr></thead>\n<tbody>\n{body}</tbody></table>"
+    kind = " class=numbered" if names[0] == "#" else ""
+    return f"<table{kind}><thead><tr>{head}</tr></thead>\n<tbody>\n{body}</tbody></table>"
 
 
 def colours_of(types: Sequence[str]) -> dict[str, str]:

@@ -17,6 +17,7 @@ from vkmnn.errors import plural
 _BARS = 10
 _MAX_TICKS = 700
 _LANE = 34  # height in pixels
+_LAST_TEXT = 0.93  # of the length: texts of later ticks are on their left, or they would be cut off
 
 _BODY = Template("""$tiles
 <div class="pair">
@@ -44,7 +45,7 @@ $timeline
 </select></label>
 <span class="soft" id="shown"></span>
 </div>
-<div class="scroll rows"><table id="steps">
+<div class="scroll rows"><table id="steps" class="numbered">
 <thead><tr>$heads</tr></thead>
 <tbody>
 $rows</tbody>
@@ -188,9 +189,10 @@ def _ticks(length: float, height: int) -> Iterable[str]:
 
 def _tick(now: float, length: float, height: int, rank: float) -> str:
     x = f"{100 * now / length:.4f}%"
+    side = 'dx="-3" class="end"' if now > _LAST_TEXT * length else 'dx="3"'
     return (
         f'<g class="tick" data-rank="{rank:.1f}"><line x1="{x}" x2="{x}" y1="0" '
-        f'y2="{height - 16}"/><text x="{x}" y="{height - 4}" dx="3">{time_text(now / 1e6)}</text>'
+        f'y2="{height - 16}"/><text x="{x}" y="{height - 4}" {side}>{time_text(now / 1e6)}</text>'
         "</g>"
     )
 

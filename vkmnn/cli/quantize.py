@@ -29,10 +29,16 @@ from vkmnn.cli.media_inputs import TaskOptions
 from vkmnn.cli.models import local_file, local_model
 from vkmnn.cli.pipeline import parsed_options
 from vkmnn.cli.quantize_report import (
+    DIFFERENCES,
+    SIZES,
+    difference_row,
     quantize_page,
+    samples_of,
     show_perplexities,
     show_reached,
     show_sensitivity,
+    size_rows,
+    size_text,
 )
 from vkmnn.cli.saving import saving
 from vkmnn.converter.foreign import kind_of_folder
@@ -128,7 +134,7 @@ def quantize_model(wanted: Wanted, options: Mapping[str, Any], tasks: TaskOption
         )
     heading(f"{model.name} → {output.name}")
     out.print()
-    _show_sizes(made.before, made.after)
+    _show_sizes(made)
     _show_nodes(made)
     show_sensitivity(made.sensitivity)
     show_reached(made)
@@ -234,14 +240,13 @@ def _finite(facts: Mapping[str, Any]) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _show_sizes(before: Mapping[str, Size], after: Mapping[str, Size]) -> None:
-    rows = table("weights", "before", "after", right=("before", "after"))
-    for name in dict.fromkeys((*before, *after)):
-        sizes = [bytes_text(side[name].nbytes) if name in side else "–" for side in (before, after)]
-        rows.add_row(name, *sizes)
-    totals = [sum(size.nbytes for size in side.values()) for side in (before, after)]
-    share = f" ({totals[1] / totals[0]:.1%})" if totals[0] else ""
-    rows.add_row("all", bytes_text(totals[0]), bytes_text(totals[1]) + share, style="bold")
+def _show_sizes(made: Quantized) -> None:
+    rows = table(*SIZES, right=SIZES[1:])
+    *types, (name, before, after) = size_rows(made)
+    for kind, *sizes in types:
+        rows.add_row(kind, *map(size_text, sizes))
+    share = f" ({after / before:.1%})" if before and after is not None else ""
+    rows.add_row(name, size_text(before), size_text(after) + share, style="bold")
     show(rows)
 
 
@@ -264,19 +269,12 @@ def _show_accuracy(made: Quantized) -> None:
     accuracy = made.accuracy
     if not accuracy:
         return
-    kind = "random input" if made.made_up else "held-out sample" if made.reached else (
-        "calibration sample")  # fmt: skip
-    heading(f"Difference from the float model on {plural(made.samples, kind)}")
+    heading(f"Difference from the float model on {samples_of(made)}")
     if made.made_up:
         note("random inputs say little about accuracy; --calibrate compares on real ones")
-    numbers = ("largest", "of the range", "same top 1", "rms", "psnr")
-    rows = table("output", *numbers, right=numbers)
+    rows = table(*DIFFERENCES, right=DIFFERENCES[1:])
     for one in accuracy[:_SHOWN]:
-        top1 = "–" if one.top1 is None else f"{one.top1:.1%}"
-        largest = f"{one.largest:.3g}" if np.isfinite(one.largest) else "not finite"
-        rms = "–" if one.rms is None else f"{one.rms:.1e}"
-        psnr = "–" if one.psnr is None or not np.isfinite(one.psnr) else f"{one.psnr:.1f} dB"
-        rows.add_row(Text(one.name), largest, f"{one.relative:.1e}", top1, rms, psnr)
+        rows.add_row(*map(Text, difference_row(one)))
     show(rows)
     if made.correct is not None:
         after, before = made.correct
