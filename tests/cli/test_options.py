@@ -18,7 +18,8 @@ from tests.cli.conftest import Cli, convolution
 from vkmnn.cli.app import app
 from vkmnn.cli.options import SHORT
 
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "command-line.md"
+ROOT = Path(__file__).resolve().parents[2]
+PAGE = ROOT / "docs" / "command-line.md"
 COMMANDS: dict[str, Any] = typer.main.get_command(app).commands  # type: ignore[attr-defined]
 SILENT = {"help", "chat", "serve"}  # what they print is not a report
 
@@ -65,6 +66,25 @@ def test_help_reads_well(cli: Cli, name: str) -> None:
         assert text not in result.out, text
     assert rest.strip()
     assert cli("help", name).out.split("\n\n", 1)[1] == rest
+
+
+def test_documented_commands_exist() -> None:
+    """Commands in listings and code spans of all pages have the commands' own options."""
+    have: dict[str, set[str]] = defaultdict(lambda: {"--help", "-h"})
+    for command, names in options():
+        have[command].update(names)
+    pages = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "examples").rglob("*.md")]
+    seen = 0
+    for page in pages:
+        if page.parent.name == "lab":  # notes are frozen
+            continue
+        lines = r"(?m)(?:^(?: {4}|\$ )?|`|&& )((?:[A-Z_]+=\S+ )*vkmnn ([a-z]+)\b([^`\n|]*))"
+        for line, command, rest in re.findall(lines, page.read_text("utf-8")):
+            if command in COMMANDS:  # not a sentence that begins with the name
+                used = re.findall(r"(?<![\w\"'=:-])--?[a-zA-Z][\w-]*", rest.split(" #")[0])
+                assert set(used) <= have[command], (page.name, line)
+                seen += 1
+    assert seen > 200
 
 
 def test_help_and_version(cli: Cli) -> None:

@@ -56,14 +56,14 @@ class KvCacheDtype(str, Enum):
 
 
 class LogFormat(str, Enum):
-    """Form of the log."""
+    """Format of the log."""
 
     TEXT = "text"
     JSON = "json"
 
 
 class ModelControl(str, Enum):
-    """Who decides which models of a repository are served."""
+    """When the models of a repository are loaded."""
 
     NONE = "none"
     EXPLICIT = "explicit"
@@ -156,14 +156,14 @@ UnstatedShapeOption = Annotated[
     list[str] | None,
     option(
         "--shape",
-        help="Shape of an input where the file states none, as TorchScript's: x=1,3,224,224 "
+        help="Shape of an input that the file does not state, as in TorchScript: x=1,3,224,224 "
         "(repeatable).",
     ),
 ]
 OnnxOption = Annotated[
     Path | None,
     typer.Option(
-        "--onnx", help="Write the optimised network for viewers such as Netron; nobody runs it."
+        "--onnx", help="Write the optimised network for viewers such as Netron; it cannot be run."
     ),
 ]
 ToleranceOption = Annotated[
@@ -235,14 +235,14 @@ def devices(
         bool,
         typer.Option(
             "--profiles",
-            help="List the device profiles that VKMNN_DEVICE_PROFILE may name instead.",
+            help="List the device profiles for VKMNN_DEVICE_PROFILE instead.",
         ),
     ] = False,
     json: JsonOption = False,
 ) -> None:
     """List this machine's devices.
 
-    Says which one "auto" selects.
+    The last line names the device that "auto" selects.
     """
     from vkmnn.cli.devices import list_devices, list_profiles
 
@@ -265,8 +265,8 @@ OutputsOption = Annotated[
     Path | None,
     option(
         "--output",
-        help="Save the outputs: a .npz file, or a folder of .npy files; for an image, an image; "
-        ".json, .npz or .txt; for several, a folder or .json; for a video, a video.",
+        help="Save the outputs to a .npz file, or a folder of .npy files. Results of tasks: an "
+        "image, a video, .json, .npz or .txt; for several inputs, a folder or .json.",
     ),
 ]
 ValidateOption = Annotated[
@@ -322,32 +322,36 @@ MeanOption = Annotated[
     str | None,
     typer.Option(
         "--mean",
-        help="For images: subtracted from values of 0 to 1, by channel; of 0 to 255 if a "
+        help="For images: mean of each channel, for pixels from 0 to 1, or from 0 to 255 if a "
         "number exceeds 1.",
     ),
 ]
-StdOption = Annotated[str | None, typer.Option("--std", help="For images: divides the difference.")]
-ChannelsOption = Annotated[str | None, typer.Option("--channels", help="For images: rgb or bgr.")]
+StdOption = Annotated[
+    str | None, typer.Option("--std", help="For images: standard deviation of each channel.")
+]
+ChannelsOption = Annotated[
+    str | None, typer.Option("--channels", help="For images: channel order.")
+]
 HtmlOption = Annotated[Path | None, typer.Option("--html", help="Write a page for a browser.")]
 PreprocessOption = Annotated[
     str | None,
-    typer.Option("--preprocess", help="Where images are preprocessed: auto, device or host."),
+    typer.Option("--preprocess", help="Where images are preprocessed."),
 ]
 MoreOption = Annotated[
     list[str] | None,
-    typer.Option("--set", help="For images: another option of the task: top=3 (repeatable)."),
+    typer.Option("--set", help="Another option of the task: top=3 (repeatable)."),
 ]
 PromptOption = Annotated[
     str | None,
-    typer.Option("--prompt", help="Text to paint an image for; -i is then an image to change."),
+    typer.Option("--prompt", help="Prompt for an image; -i is then an image to change."),
 ]
 NegativeOption = Annotated[
-    str | None, typer.Option("--negative", help="For prompts: text with what not to paint.")
+    str | None, typer.Option("--negative", help="For prompts: what not to paint.")
 ]
 StepsOption = Annotated[int | None, typer.Option("--steps", help="For prompts: number of steps.")]
 GuidanceOption = Annotated[
     float | None,
-    typer.Option("--guidance", help="For prompts: how closely to follow them; up to 1: freely."),
+    typer.Option("--guidance", help="For prompts: guidance scale; up to 1: no guidance."),
 ]
 StrengthOption = Annotated[
     float | None,
@@ -357,8 +361,8 @@ TrimapOption = Annotated[
     Path | None,
     typer.Option(
         "--trimap",
-        help="For matting: background black, foreground white, unknown grey; a file, or a folder "
-        "with the images' names.",
+        help="For matting: an image with the background black, the foreground white and the "
+        "unknown grey, or a folder of them with the images' names.",
     ),
 ]
 
@@ -399,8 +403,8 @@ def run(
     """Run a model one or more times and show its outputs.
 
     Inputs that are images, videos or folders of images are preprocessed for the model, and the
-    results are shown: labels, boxes, masks … So are sounds, and texts (-i "a text") if the model's
-    files or --task name a task for them: translations, summaries, images (-o out.png) …
+    results are shown: labels, boxes, masks … The same applies to sounds, and to texts (-i "a text")
+    if the model's files or --task name their task: translations, summaries, images (-o out.png) …
     """
     from vkmnn.cli.media_inputs import TaskOptions, is_for_pipeline
     from vkmnn.cli.models import local_file, local_model
@@ -435,7 +439,7 @@ def map_command(
         typer.Argument(
             metavar="INPUT…",
             help="Images or arrays (.npy, .npz): files, patterns in quotes, folders, @FILE with "
-            "one a line, .tar archives, .parquet or .jsonl.",
+            "one per line, .tar archives, .parquet or .jsonl.",
             show_default=False,
         ),
     ],
@@ -448,7 +452,7 @@ def map_command(
             "--batch",
             min=1,
             max=4096,
-            help="Items in one run, where the first axis is open. Default: by a trial, up to 32.",
+            help="Items in one run, if the first axis is dynamic. Default: by a trial, up to 32.",
         ),
     ] = None,
     devices: Annotated[
@@ -461,7 +465,7 @@ def map_command(
         bool, typer.Option("--order/--no-order", help="Keep the order of the inputs.")
     ] = True,
     part: Annotated[
-        int, typer.Option("--part", min=1, help="Items that are written at a time, at most.")
+        int, typer.Option("--part", min=1, help="Maximum number of items to write at a time.")
     ] = 1000,
     watch: WatchOption = None,
     driver: DriverOption = None,
@@ -479,10 +483,11 @@ def map_command(
     more: MoreOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Run a model on many images or arrays, on all devices, and write the results to one place.
+    """Run a model on many files, on all devices.
 
-    Items that cannot be read or run are listed in OUTPUT.errors.jsonl, with the reason. After an
-    interruption of any kind, --resume continues: nothing is lost, and nothing is written twice.
+    Files are images or arrays; all results are written to one place. Items that cannot be read or
+    run are listed in OUTPUT.errors.jsonl, with the reason. After an interruption of any kind,
+    --resume continues: nothing is lost, and nothing is written twice.
     """
     from vkmnn.cli.map import MapOptions, map_items
     from vkmnn.cli.media_inputs import TaskOptions
@@ -502,8 +507,8 @@ def compare(
         str | None,
         typer.Option(
             "--with",
-            help='"onnxruntime" (the default where it is installed), "cpu" (numpy, the nodes as '
-            "the model has them), or a device.",
+            help='"onnxruntime" (the default if it is installed), "cpu" (numpy, node by node '
+            "without fusion), or a device.",
         ),
     ] = None,
     inputs: InputOption = None,
@@ -512,7 +517,7 @@ def compare(
     precision: PrecisionOption = "high",
     tolerance: ToleranceOption = None,
     layers: Annotated[
-        bool, typer.Option("--layers", help="Show every tensor, those that were fused away too.")
+        bool, typer.Option("--layers", help="Show every tensor, including those inside fused ops.")
     ] = False,
     html: HtmlOption = None,
     unsupported: Annotated[
@@ -527,7 +532,7 @@ def compare(
 ) -> None:
     """Find the first tensor that differs from another engine's.
 
-    The exit status is 1 where one differs.
+    The exit status is 1 if one differs.
     """
     from vkmnn.cli.compare import compare_models
     from vkmnn.cli.run import RunOptions
@@ -559,7 +564,7 @@ def convert(
             "--static-shapes",
             metavar="NAME=SIZE",
             help="Fix the size of a symbolic dimension: N=1 (repeatable); with N=1,8 it stays "
-            "open, and sessions plan for both sizes when they open.",
+            "dynamic, and sessions plan for both sizes when they open.",
         ),
     ] = None,
     shape: UnstatedShapeOption = None,
@@ -613,8 +618,8 @@ SymbolSizeOption = Annotated[
     option(
         "--shape",
         "--size",
-        help="Size of a symbolic dimension of the inputs that the models are compared on, N=4, or "
-        "the shape of such an input (repeatable).",
+        help="For the comparison: size of a symbolic dimension, N=4, or shape of an input, "
+        "x=1,3,224,224 (repeatable).",
     ),
 ]
 
@@ -623,7 +628,7 @@ QuantizedArgument = Annotated[
     Path | None,
     typer.Argument(
         metavar="OUTPUT",
-        help="The .onnx file to write, or the folder of a language model; or --output.",
+        help="The .onnx file to write, or the folder for a language model; same as --output.",
         show_default=False,
     ),
 ]
@@ -634,7 +639,7 @@ WeightsOption = Annotated[
     str | None, option("--weights", help='"int8" (default) or "int4".', show_default=False)
 ]
 BitsOption = Annotated[
-    int | None, typer.Option("--bits", help="8 or 4, the same as --weights int8 or int4.")
+    int | None, typer.Option("--bits", help="4 or 8: the same as --weights int4 or int8.")
 ]
 BlockOption = Annotated[
     int, option("--block", help="Weights that share a scale: 16, 32, 64, 128, 256.")
@@ -644,16 +649,16 @@ ZeroPointsOption = Annotated[
     typer.Option("--zero-points", help="Store a zero point per block: more accurate, but larger."),
 ]
 ActivationsOption = Annotated[
-    str | None, option("--activations", help='"int8" or "uint8"; takes --calibrate.')
+    str | None, option("--activations", help='"int8" or "uint8"; needs --calibrate.')
 ]
 SamplesOption = Annotated[
-    int, typer.Option("--samples", help="Samples to read, at most, spread over all.")
+    int, typer.Option("--samples", help="Maximum number of samples to read, spread over all.")
 ]
 TargetOption = Annotated[
     list[str] | None,
     typer.Option(
         "--target",
-        help="Accuracy to keep, on samples held out: top1>=99%, accuracy>=, drop<=, cosine>=, "
+        help="Accuracy to keep on held-out samples: top1>=99%, accuracy>=, drop<=, cosine>=, "
         "psnr>=, rms<=; the most sensitive nodes stay in float (repeatable).",
     ),
 ]
@@ -667,7 +672,7 @@ PerTensorOption = Annotated[
     bool, typer.Option("--per-tensor", help="One scale for all channels (with --activations).")
 ]
 ExcludeOption = Annotated[
-    list[str] | None, option("--exclude", help="Leave in float (repeatable).")
+    list[str] | None, option("--exclude", help="Leave this node in float (repeatable).")
 ]
 ExternalOption = Annotated[
     bool, typer.Option("--external-data", help="Write the weights to OUTPUT.data.")
@@ -708,10 +713,10 @@ def quantize(
     html: HtmlOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Write a model with narrow weights.
+    """Write a model with weights of 4 or 8 bits.
 
-    Reports the savings and the loss of accuracy. Folders of language models and GGUF files become
-    folders.
+    Reports the savings and the loss of accuracy. For language models (folders and GGUF files), the
+    result is a folder.
     """
     from vkmnn.cli.media_inputs import TaskOptions
     from vkmnn.cli.quantize import Wanted, quantize_model
@@ -748,7 +753,7 @@ def pull(
 ) -> None:
     """Download a model into the cache.
 
-    Later commands use it by the same name, offline too.
+    Later commands find it by the same name, also offline.
     """
     from vkmnn.cli.models import pull_model
 
@@ -778,8 +783,8 @@ def info(
 ) -> None:
     """Describe a model, or a folder of models.
 
-    Shows inputs, outputs, operators and sizes; of a folder of a language model, its variants; of a
-    repository of the hub, its models, without a download.
+    Shows inputs, outputs, operators and sizes; for the folder of a language model, its variants;
+    for a repository on the hub, its models, without a download.
     """
     from vkmnn.cli.graph import check_targets, write_page
     from vkmnn.cli.info import describe, describe_folder
@@ -879,7 +884,7 @@ def generate(
     model: LanguageModelArgument,
     prompt: PromptArgument = None,
     prompt_option: Annotated[
-        str | None, typer.Option("--prompt", help="The prompt, as an option.")
+        str | None, typer.Option("--prompt", help="The prompt; same as the argument.")
     ] = None,
     max_tokens: MaxTokensOption = None,
     temperature: TemperatureOption = 0.0,
@@ -957,8 +962,8 @@ def chat(
 ) -> None:
     """Chat with a language model.
 
-    Options of sampling have the model's own defaults. /help lists the commands; Ctrl-C stops an
-    answer; Ctrl-D or, in a pipe, an empty line ends the chat.
+    Sampling options default to those in the model's files. /help lists the commands; Ctrl-C stops
+    an answer; Ctrl-D or, in a pipe, an empty line ends the chat.
     """
     from vkmnn.cli.chat import Start, chat_with
     from vkmnn.cli.generate import Where
@@ -984,8 +989,7 @@ ApiKeyOption = Annotated[
         envvar="VKMNN_API_KEY",
         metavar="KEY",
         help="An API key; requests need one of them (repeatable). Other users see it in the list "
-        "of "
-        "processes: prefer --api-key-file or VKMNN_API_KEY.",
+        "of processes: prefer --api-key-file or VKMNN_API_KEY.",
     ),
 ]
 AllowHostOption = Annotated[
@@ -1025,9 +1029,9 @@ BodyOption = Annotated[
 ServedOption = Annotated[
     list[str] | None,
     typer.Argument(
-        metavar="[[NAME=]MODEL…]",
-        help="Folders of language or embedding models, ONNX files, or owner/name of models on "
-        "the hub.",
+        metavar="[NAME=]MODEL…",
+        help="Folders of language models, encoders or pipelines, files of other networks, or "
+        "owner/name of models on the hub.",
         show_default=False,
     ),
 ]
@@ -1035,11 +1039,11 @@ KeyFileOption = Annotated[
     Path | None, typer.Option("--api-key-file", help="A file of API keys, one per line.")
 ]
 OnLostOption = Annotated[
-    OnLost, typer.Option("--on-device-lost", help="Reopen a lost device, or give it up.")
+    OnLost, typer.Option("--on-device-lost", help="Reopen a lost device, or fail its requests.")
 ]
 AskedTokensOption = Annotated[
     int | None,
-    typer.Option("--max-tokens", min=1, help="Maximum tokens that a request may ask for."),
+    typer.Option("--max-tokens", min=1, help="Maximum number of tokens per request."),
 ]
 PerKeyOption = Annotated[
     int | None,
@@ -1047,7 +1051,7 @@ PerKeyOption = Annotated[
 ]
 GrpcPortOption = Annotated[
     int | None,
-    typer.Option("--grpc-port", min=0, max=65535, help="Also serve networks by gRPC."),
+    typer.Option("--grpc-port", min=0, max=65535, help="Also serve networks by gRPC on this port."),
 ]
 LogFormatOption = Annotated[
     LogFormat,
@@ -1059,7 +1063,7 @@ TelemetryOption = Annotated[
 BatchOption = Annotated[
     int,
     typer.Option(
-        "--max-batch", min=1, help="Maximum rows of requests that share a run; 1: none share one."
+        "--max-batch", min=1, help="Maximum rows of requests that share a run; 1: no sharing."
     ),
 ]
 BatchDelayOption = Annotated[
@@ -1070,22 +1074,24 @@ BatchDelayOption = Annotated[
 ]
 DevicesOption = Annotated[
     list[str] | None,
-    typer.Option("--devices", help="Devices of networks: `all`, or one; repeatable."),
+    typer.Option("--devices", help='Devices for networks: "all", or one (repeatable).'),
 ]
 InstancesOption = Annotated[
-    int, typer.Option("--instances", min=1, max=64, help="Sessions of a network on each device.")
+    int, typer.Option("--instances", min=1, max=64, help="Sessions per network and device.")
 ]
 RepositoryOption = Annotated[
-    Path | None, typer.Option("--repository", help="A folder with a folder for each network.")
+    Path | None, typer.Option("--repository", help="A folder with one subfolder per model.")
 ]
 ControlOption = Annotated[
     ModelControl,
     typer.Option(
-        "--model-control", help="Load all at the start, on request, or when files change."
+        "--model-control",
+        help="Load models at the start (none), also when files change (poll), or on "
+        "request (explicit).",
     ),
 ]
 PollOption = Annotated[
-    float, typer.Option("--poll-seconds", min=0.1, help="Seconds between looks at the folder.")
+    float, typer.Option("--poll-seconds", min=0.1, help="Seconds between checks of the folder.")
 ]
 ModelBytesOption = Annotated[
     int | None,
@@ -1096,12 +1102,12 @@ ModelBytesOption = Annotated[
 DrainDelayOption = Annotated[
     float,
     typer.Option(
-        "--drain-delay", min=0, help="Seconds to answer requests while unready, before shutdown."
+        "--drain-delay", min=0, help="Seconds to keep answering while unready, before shutdown."
     ),
 ]
 DrainOption = Annotated[
     int,
-    typer.Option("--drain", min=1, help="Seconds that running requests get to finish at shutdown."),
+    typer.Option("--drain", min=1, help="Seconds for running requests to finish at shutdown."),
 ]
 
 
@@ -1109,7 +1115,9 @@ DrainOption = Annotated[
 def serve(
     models: ServedOption = None,
     host: Annotated[str, typer.Option("--host", help="The address to listen on.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option("--port", min=0, max=65535)] = 8000,
+    port: Annotated[
+        int, typer.Option("--port", min=0, max=65535, help="The port to listen on; 0: a free one.")
+    ] = 8000,
     api_key: ApiKeyOption = None,
     api_key_file: KeyFileOption = None,
     allow_host: AllowHostOption = None,
@@ -1141,7 +1149,11 @@ def serve(
     log_format: LogFormatOption = LogFormat.TEXT,
     telemetry: TelemetryOption = False,
 ) -> None:
-    """Serve models: OpenAI's API for text and embeddings, Open Inference Protocol v2 for others."""
+    """Serve models over HTTP.
+
+    Language models, encoders and pipelines are served by OpenAI's API, other networks by the Open
+    Inference Protocol v2.
+    """
     from vkmnn.cli.serve import Door, Ending, Networks, Served, Told, serve_models
 
     limits = {
@@ -1182,13 +1194,13 @@ def ops(
         str | None,
         typer.Option(
             "--format",
-            help="List the operators of a format other than ONNX: mnn, tflite, caffe, tensorflow.",
+            help="List the operators of a format other than ONNX.",
         ),
     ] = None,
     mnn: Annotated[bool, typer.Option("--mnn", help="The same as --format mnn.")] = False,
     json: JsonOption = False,
 ) -> None:
-    """List the operators that vkmnn reads.
+    """List the supported operators.
 
     Those of ONNX or, with --format, of another format.
     """
@@ -1212,11 +1224,9 @@ def profile(
     precision: PrecisionOption = "high",
     on_overflow: OnOverflowOption = "warn",
     repeat: Annotated[int, option("--repeat", min=1, help="Runs to measure.")] = 10,
-    by: Annotated[str, typer.Option("--by", help="Group the rows by step, type or kernel.")] = ROWS[
-        0
-    ],
+    by: Annotated[str, typer.Option("--by", help="How to group the rows.")] = ROWS[0],
     top: Annotated[
-        int, typer.Option("--top", min=0, help="How many rows to show, slowest first; 0: all.")
+        int, typer.Option("--top", min=0, help="Number of rows to show, slowest first; 0: all.")
     ] = 20,
     trace: Annotated[
         Path | None,
@@ -1316,9 +1326,9 @@ def tune(
     seed: SeedOption = 0,
     json: JsonOption = False,
 ) -> None:
-    """Measure kernels, and keep the fastest.
+    """Measure kernels, and store the fastest.
 
-    Later runs of the model on this device use what was kept.
+    Later runs of the model on this device use the stored choices.
     """
     from vkmnn.cli.run import RunOptions
     from vkmnn.cli.tune import tune_model
@@ -1354,7 +1364,7 @@ def run_cli(arguments: list[str] | None = None) -> int:
     try:
         status = _run(arguments)
         sys.stdout.flush()
-    except BrokenPipeError:  # the reader of the output wants no more of it
+    except BrokenPipeError:  # the reader of the output has closed it
         _discard_output()
         return 1
     except OSError as error:
