@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import re
 from collections import defaultdict
@@ -68,23 +69,48 @@ def test_help_reads_well(cli: Cli, name: str) -> None:
     assert cli("help", name).out.split("\n\n", 1)[1] == rest
 
 
+def documented_calls(program: str) -> Iterator[tuple[str, str, set[str]]]:
+    """Yield page, first argument and options of a program's calls in listings and code spans."""
+    start = r"(?m)(?:^(?: {4}|\$ )?|`|&& )(?:[A-Z_]+=\S+ )*"
+    for page in [
+        *ROOT.glob("*.md"),
+        *(ROOT / "docs").rglob("*.md"),
+        *(ROOT / "vkmnn").rglob("*.md"),
+    ]:
+        if page.parent.name != "lab":  # notes are frozen
+            calls = re.findall(start + program + r"\b([^`\n|]*)", page.read_text("utf-8"))
+            for call in (found.split(" #")[0].split() for found in calls):
+                dashed = re.findall(r"(?<!\S)--?[a-zA-Z][\w-]*", " ".join(call))
+                yield page.name, call[0] if call else "", set(dashed)
+
+
 def test_documented_commands_exist() -> None:
-    """Commands in listings and code spans of all pages have the commands' own options."""
     have: dict[str, set[str]] = defaultdict(lambda: {"--help", "-h"})
     for command, names in options():
         have[command].update(names)
-    pages = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "examples").rglob("*.md")]
-    seen = 0
-    for page in pages:
-        if page.parent.name == "lab":  # notes are frozen
-            continue
-        lines = r"(?m)(?:^(?: {4}|\$ )?|`|&& )((?:[A-Z_]+=\S+ )*vkmnn ([a-z]+)\b([^`\n|]*))"
-        for line, command, rest in re.findall(lines, page.read_text("utf-8")):
-            if command in COMMANDS:  # not a sentence that begins with the name
-                used = re.findall(r"(?<![\w\"'=:-])--?[a-zA-Z][\w-]*", rest.split(" #")[0])
-                assert set(used) <= have[command], (page.name, line)
-                seen += 1
-    assert seen > 200
+    calls = [call for call in documented_calls("vkmnn") if call[1] in COMMANDS]  # no sentences
+    assert len(calls) > 200
+    for page, command, used in calls:
+        assert used <= have[command], (page, command)
+
+
+@pytest.mark.parametrize(
+    "module",
+    [
+        "vkmnn.codegen.cli",
+        "vkmnn_suite.fuzz.__main__",
+        "vkmnn_suite.faults.__main__",
+        "vkmnn_suite.mutate",
+    ],
+)
+def test_documented_tools_exist(module: str) -> None:
+    tool: Any = typer.main.get_command(importlib.import_module(module).app)
+    parts = [tool, *getattr(tool, "commands", {}).values()]
+    have = {name for part in parts for param in part.params for name in param.opts}
+    calls = list(documented_calls("python -m " + re.sub(r"\.(cli|__main__)$", "", module)))
+    assert calls
+    for page, command, used in calls:
+        assert used <= have, (page, command)
 
 
 def test_help_and_version(cli: Cli) -> None:
