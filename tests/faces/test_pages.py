@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 
 import vkmnn
+from tests.cli.conftest import convolution
+from tests.llm import tiny
 from tests.llm.test_described import _spoken
 from vkmnn import discovery
 from vkmnn.base.registry import Snapshot
@@ -24,6 +26,7 @@ PAGES = (
     *("coming-from-onnxruntime.md", "coming-from-mnn.md", "coming-from-tflite.md"),
     *("coming-from-tensorflow.md", "formats.md", "tools.md", "map.md"),
     *("coming-from-ncnn.md", "coming-from-llama-cpp.md", "mnn-functions.md"),
+    *("model-file.md", "operators.md"),
 )
 
 
@@ -52,9 +55,32 @@ def test_examples_run(
         pytest.importorskip("tokenizers")
         _spoken(tmp_path / "model.gguf")
     monkeypatch.chdir(tmp_path)
-    blocks = re.findall(r"```python\n(.*?)```", (DOCS / page).read_text("utf-8"), re.DOTALL)
-    assert len(blocks) > 1
-    run(page, blocks)
+    run(page, listings(page))
+
+
+@pytest.mark.parametrize("page", ["../README.md", "start.md"])
+def test_first_examples_run(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    convolution(tmp_path / "model.onnx", ["N", 3, 224, 224], 2)
+    run(page, listings(page))
+
+
+@pytest.mark.parametrize(
+    ("page", "packages"),
+    [("language-models.md", ()), ("openai-api.md", ("openai", "llguidance"))],
+)
+def test_examples_of_language_models_run(
+    page: str, packages: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for package in ("tokenizers", *packages):
+        pytest.importorskip(package)
+    qwen = tmp_path / "onnx-community" / "Qwen2.5-0.5B-Instruct"
+    tiny.optimum_folder(qwen, name="onnx/model_q4f16.onnx")
+    tiny.optimum_folder(tmp_path / "my-model")
+    tiny.embedding_folder(tmp_path / "sentence-transformers" / "all-MiniLM-L6-v2")
+    tiny.seq2seq_folder(tmp_path / "my-t5")
+    monkeypatch.chdir(tmp_path)  # a folder that exists is no name on the hub
+    run(page, listings(page))
 
 
 @pytest.mark.parametrize("page", EXTENDING)
@@ -72,7 +98,7 @@ def test_extensions_run(
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setattr(drivers, "DRIVERS", dict(drivers.DRIVERS))
     monkeypatch.setattr(discovery, "_loaded", dict(discovery._loaded))
-    blocks = re.findall(r"```python\n(.*?)```", (DOCS / page).read_text("utf-8"), re.DOTALL)
+    blocks = listings(page)
     for block in blocks:
         if (name := re.match(r"# (\w+\.py)\n", block)) is not None:
             Path(name[1]).write_text(block, "utf-8")
@@ -81,6 +107,13 @@ def test_extensions_run(
         session: Any = names["session"]
         assert drivers.get_driver("counting").dispatches > 0  # type: ignore[attr-defined]
         session.close()
+
+
+def listings(page: str) -> list[str]:
+    """Return the Python listings of a page."""
+    blocks = re.findall(r"```python\n(.*?)```", (DOCS / page).read_text("utf-8"), re.DOTALL)
+    assert blocks
+    return blocks
 
 
 def run(page: str, blocks: list[str]) -> dict[str, object]:
