@@ -168,7 +168,7 @@ class InferenceSession(Closing):
 
     @property
     def keeps_states(self) -> bool:
-        """Whether the network keeps variables of its own between runs; see `reset_state`."""
+        """Whether the network keeps variables between runs; see `reset_state`."""
         return bool(self._states)
 
     def get_inputs(self) -> list[NodeArg]:
@@ -397,7 +397,7 @@ class InferenceSession(Closing):
         capacity: int | None = None,
         initial: Mapping[str, Array] | None = None,
     ) -> SessionState:
-        """Return runs whose outputs become inputs of the next run, without passing the host.
+        """Return a state: runs whose outputs become inputs of the next run, on the device.
 
         State of a fixed size is swapped. Caches that grow by a Concat of old and new rows, as in
         decoders, are in memory with room to grow, and new rows are appended in place: plans are
@@ -445,7 +445,7 @@ class InferenceSession(Closing):
             )
 
     def prepare(self, shapes: Iterable[Mapping[str, Any]]) -> None:
-        """Plan for input shapes ahead, so that no run with them has to.
+        """Plan for input shapes in advance, so that runs with them need no planning.
 
         Args:
             shapes: for each plan, a shape or an array for every input: [{"x": (1, 3, 224, 224)}].
@@ -509,7 +509,7 @@ class InferenceSession(Closing):
         return session
 
     def counters(self) -> dict[str, int]:
-        """Return how often something happened that slows runs down.
+        """Return counts of events that slow runs down.
 
         "plans" were created by this session; "recordings" and "submits" of command buffers, the
         "commands" in them (dispatches, copies and fills), "allocations" of device memory,
@@ -566,7 +566,7 @@ class InferenceSession(Closing):
     ) -> Tuning:
         """Measure the kernels that the network could use at these shapes, and use the fastest.
 
-        Whole runs decide in the end: unless they gain, nothing changes. The results are kept on
+        The choices are kept only if whole runs become faster. The results are stored on
         disk, per device and driver, and serve other sessions too (`VKMNN_TUNE`). The numpy backend
         has no choices.
 

@@ -59,18 +59,18 @@ def checked_count(name: str, value: Any) -> int:
 
 
 class SessionPool(Closing):
-    """A session per device, which share the items of `map`.
+    """Sessions on several devices that share the items of `map`.
 
     Args:
         model: as for `InferenceSession`.
         devices: "all", a device, or a list of devices; software devices are part of "all" only if
             there are no others.
-        output_names: the outputs that results hold; None for all.
+        output_names: the outputs to return; None for all.
         options: further arguments of `InferenceSession`, such as `precision`.
 
     Attributes:
         sessions: the sessions, in the order of the devices.
-        output_names: the names of the outputs that results hold.
+        output_names: the names of the returned outputs.
         stacking: joins items to runs.
 
     Raises:
@@ -100,7 +100,7 @@ class SessionPool(Closing):
 
     @property
     def can_batch(self) -> bool:
-        """Whether items can share a run: inputs and outputs have the same open first axis."""
+        """Whether items can share a run: inputs and outputs have the same dynamic first axis."""
         return self.stacking.possible
 
     def map(
@@ -119,13 +119,13 @@ class SessionPool(Closing):
         Items are read as results are consumed: the number of items in memory is bounded.
 
         Args:
-            items: feeds as for `InferenceSession.run`; or of one sample, without the first axis,
-                which the outputs then do not have either.
-            batch: items in one run at most, where `can_batch`; other networks run them one by one.
+            items: feeds as for `InferenceSession.run`; or feeds of one sample, without the first
+                axis, which then gets outputs without it.
+            batch: most items in one run, if `can_batch`; other networks run them one by one.
                 The last run may be smaller.
             prepare: turns an item into its feeds; called in several threads at once.
             ordered: yield results in the order of the items, or as they are finished.
-            in_flight: runs that are submitted to a device at a time.
+            in_flight: number of runs submitted to a device at a time.
             on_error: "raise" the error of an item, or "keep" it: yield `Failed(item, error)`.
             pairs: yield (item, result) instead of the result.
 

@@ -114,7 +114,7 @@ class DeviceTensor:
 
     @property
     def nbytes(self) -> int:
-        """The size of an element in bytes as an array; a device may store it wider."""
+        """The size of the elements in bytes as a numpy array; a device may store them wider."""
         return self.size * self.dtype.itemsize
 
     @property

@@ -27,8 +27,8 @@ class Tensor:
 
     Constants of a network are tensors of all its plans (`core/static.py`).
 
-    `element` says how its floats are stored on the device. `codes` says that they are whole numbers
-    that take a byte each, and what is added to the signed bytes to make them.
+    `element` is the storage type of its floats on the device. `codes`, if set, means that they are
+    integers stored in a byte each: the offset that is added to the signed bytes.
 
     Ownership: the plan creates a tensor in plain form and passes it on with the commands of
     `Backend.on_resize_begin`. Only there, the backend gives the results of its own commands another

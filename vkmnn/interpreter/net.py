@@ -69,7 +69,7 @@ class Interpreter(Closing):
         budget: Budget | None = None,
         unsupported: Unsupported = "cpu",
     ) -> Interpreter:
-        """Load a serialised model from any object with a buffer; otherwise as the class."""
+        """Load a serialised model from any object with a buffer; see the class."""
         return cls(_bytes(data), budget, unsupported)
 
     @classmethod
@@ -79,7 +79,7 @@ class Interpreter(Closing):
         budget: Budget | None = None,
         unsupported: Unsupported = "cpu",
     ) -> Interpreter:
-        """Load a model that is not a Graph; otherwise as the class."""
+        """Load a model that is not a Graph; see the class."""
         return cls(model, budget, unsupported)
 
     def create_session(
@@ -171,7 +171,7 @@ class Interpreter(Closing):
         session.close()
 
     def release_model(self) -> None:
-        """Forget the network (MNN releaseModel); sessions run on at the shapes they have plans for.
+        """Free the network (MNN releaseModel); sessions continue at the shapes that have plans.
 
         Calls that need the network are refused from then on: new sessions, other shapes, callbacks.
         """
@@ -182,7 +182,7 @@ class Interpreter(Closing):
     def get_session_constant(self, session: Session, name: str) -> SessionConstant:
         """Return a session's constant of the network, by its name in the model.
 
-        `copy_from` gives it other data, for this session alone: `resize_session` uploads them.
+        `copy_from` replaces its data, for this session alone; `resize_session` uploads them.
 
         Raises:
             InvalidInputError: the constant does not exist, or the model has been released.
@@ -220,7 +220,7 @@ class Interpreter(Closing):
         self._network = session.with_changes(self._loaded())
 
     def close(self) -> None:
-        """Close all sessions and forget the network."""
+        """Close all sessions and free the network."""
         for session in self.sessions:
             self.release_session(session)
         self._network = None
@@ -238,7 +238,7 @@ class Interpreter(Closing):
         return named_tensor(session.outputs, name, "output")
 
     def resize_tensor(self, session: Session, tensor: SessionTensor, shape: Sequence[int]) -> None:
-        """Give an input a new shape, which `resize_session` applies.
+        """Set the shape of an input, which `resize_session` applies.
 
         It may be of any sizes and rank that the operators allow, whatever the model declares: if
         that excludes it, `resize_session` reads the model again.
@@ -287,7 +287,7 @@ class Interpreter(Closing):
         return session.submit()
 
     def sync(self, session: Session) -> None:
-        """Wait for submitted runs of a session; raises their errors."""
+        """Wait for a session's submitted runs, and raise their errors."""
         session.sync()
 
     def run_session_with_callback(

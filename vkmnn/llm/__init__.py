@@ -59,7 +59,7 @@ def load(
         budget: limits of loading and planning; see `Budget`.
         on_device_lost: "raise" DeviceLostError, after which the model cannot answer any more (see
             `LanguageModel.lost`); or "rebuild": reopen the device, run the tokens of the texts
-            that are being generated again, and go on with them.
+            that are being generated again, and continue them.
         on_overflow: "warn", "high", "raise" or "ignore"; see `ScheduleConfig`.
         kv_cache_dtype: how keys and values are stored between tokens: "f32"; "f16" for half the
             memory; or "i8", bytes with a scale for every row, for a quarter and 4 bytes a row.

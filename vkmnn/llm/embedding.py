@@ -50,7 +50,7 @@ class EmbeddingModel(Closing):
 
     @property
     def lost(self) -> bool:
-        """Whether it cannot answer because its device is lost; see `InferenceSession.lost`."""
+        """Whether the model cannot answer because its device is lost (`InferenceSession.lost`)."""
         return self._open.core.lost
 
     def embed(self, texts: str | Sequence[str]) -> Array:

@@ -45,7 +45,7 @@ class Options:
     Attributes:
         max_tokens: maximum tokens of the text; None for as many as fit.
         sampling: how tokens are selected.
-        stop: strings to stop before.
+        stop: strings before which generation stops.
         eos: tokens that end the text.
         speculate: tokens to guess from earlier occurrences of the last ones; 0 for none.
         logprobs: number of likeliest tokens to report with each token; None reports none.

@@ -62,7 +62,7 @@ _PLACE = re.compile(r"^at \d+\(\d+\): (failed to compile JSON schema: )?|\n\s*\d
 
 @dataclass(frozen=True, slots=True)
 class Grammar:
-    """What a generated text has to match.
+    """A constraint on generated text: a JSON schema, a grammar or a regular expression.
 
     Attributes:
         text: the grammar in llguidance's format.

@@ -72,7 +72,7 @@ class LanguageModel(Closing):
 
     @property
     def lost(self) -> bool:
-        """Whether it cannot answer because its device is lost; see `InferenceSession.lost`."""
+        """Whether the model cannot answer because its device is lost (`InferenceSession.lost`)."""
         return self._decoder.open.core.lost
 
     @property
@@ -89,7 +89,7 @@ class LanguageModel(Closing):
 
     @property
     def has_tokenizer(self) -> bool:
-        """Whether the folder has one."""
+        """Whether the folder has a tokenizer."""
         return Tokenizer.is_in(self.layout.folder, self.layout.keys)
 
     @property
@@ -99,11 +99,11 @@ class LanguageModel(Closing):
 
     @property
     def vocabulary(self) -> int:
-        """The number of logits, at least that of tokens; 2³¹ if the network does not tell."""
+        """The number of logits, at least that of tokens; 2³¹ if the network does not state it."""
         return self._decoder.vocabulary or LAST_TOKEN + 1
 
     def has_compiled(self, grammar: Grammar) -> bool:
-        """Return whether a grammar is ready, so that `options` checks it in no time."""
+        """Return whether a grammar is compiled already, so that `options` is fast."""
         return self.tokenizer.has_compiled(grammar, self._eos())
 
     def tokens_of(
@@ -144,7 +144,7 @@ class LanguageModel(Closing):
             yield [self.layout.bos]
 
     def sampling_defaults(self) -> dict[str, float]:
-        """Return the sampling options that the model's files recommend; see `generate`.
+        """Return the sampling options in the model's files; see `generate`.
 
         `generate` itself is greedy by default. Without a recommendation, the result is empty.
 
@@ -170,7 +170,7 @@ class LanguageModel(Closing):
                 top_k: sample only from this many likeliest tokens; None or 0 for all.
                 top_p: sample only from the likeliest tokens whose probabilities add up to this.
                 seed: random seed; the same seed gives the same text.
-                stop: strings to stop before.
+                stop: strings before which generation stops.
                 repetition_penalty: above 1, tokens that have occurred become less likely.
                 min_p: sample only from tokens at least this many times as probable as the
                     likeliest; None or 0 for all.
@@ -180,9 +180,9 @@ class LanguageModel(Closing):
                 logprobs: number of likeliest tokens to report with the score of each token, in
                     `Generated.logprobs`; None reports none.
                 prompt_logprobs: whether to report the tokens of the prompt too.
-                grammar: what the text has to match, a `vkmnn.llm.Grammar`.
-                speculate: guesses up to 7 tokens from earlier occurrences of the last ones, and
-                    checks them in one run; the result is the same.
+                grammar: a `vkmnn.llm.Grammar` that the text has to match.
+                speculate: guess up to this many tokens, at most 7, from earlier occurrences of
+                    the last ones, and check them in one run; the result is the same.
 
         Returns:
             A `Generated`, or a list of them.
@@ -312,7 +312,7 @@ class LanguageModel(Closing):
 
     @contextmanager
     def sequence(self, tokens: Sequence[int] = ()) -> Iterator[Cached]:
-        """Lend the caches that share the most with the tokens; wait until some are free."""
+        """Return the caches with the longest common prefix; wait until some are free."""
         sequence = self._take(tokens)
         try:
             yield sequence
@@ -410,7 +410,7 @@ class LanguageModel(Closing):
 
 
 class TextSession:
-    """A text that several calls continue; created by `LanguageModel.session`."""
+    """A text that continues over several calls; created by `LanguageModel.session`."""
 
     def __init__(self, model: LanguageModel, sequence: Cached) -> None:
         self._model = model

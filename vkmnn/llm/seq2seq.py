@@ -78,7 +78,7 @@ class Seq2SeqModel(Closing):
 
     Attributes:
         name: name of the folder.
-        capacity: how many tokens a result may have.
+        capacity: maximum number of tokens of a result.
     """
 
     def __init__(
@@ -115,7 +115,7 @@ class Seq2SeqModel(Closing):
 
     @property
     def lost(self) -> bool:
-        """Whether it cannot answer because its device is lost; see `InferenceSession.lost`."""
+        """Whether the model cannot answer because its device is lost (`InferenceSession.lost`)."""
         return any(part.open.core.lost for part in (self._encoder, self._first, self._next))
 
     @property
@@ -137,7 +137,7 @@ class Seq2SeqModel(Closing):
         seed: int | None = None,
         repetition_penalty: float = 1.0,
     ) -> Generated:
-        """Generate text from a source.
+        """Generate text from a source text or sound.
 
         Args:
             source: a string or a list of tokens; for speech models, the result of their feature
@@ -166,7 +166,7 @@ class Seq2SeqModel(Closing):
         sampling: Sampling | None = None,
         guide: Guide | None = None,
     ) -> Generated:
-        """Generate text whose tokens another function may rule out.
+        """Generate text whose tokens a function may exclude.
 
         Args:
             source: as for `generate`, like `prompt` and `max_tokens`.
@@ -264,7 +264,7 @@ class Seq2SeqModel(Closing):
 
     @property
     def seconds(self) -> float:
-        """The duration of a sound that an encoder of speech takes at a time; 30 for Whisper."""
+        """The seconds of sound that a speech encoder takes at a time; 30 for Whisper."""
         return self._bands_and_frames()[1] / FRAMES
 
     def _generated(

@@ -57,9 +57,9 @@ class Pipeline(ABC):
 
     Attributes:
         task: the name of the task.
-        own: names of options that are specific to the task.
+        own: names of the task's specific options.
         checks: checks of options whose names have another meaning in other tasks.
-        sequential: whether results depend on the images before, as the frames of a video do.
+        sequential: whether results depend on the previous images, as for the frames of a video.
         settings: settings that calls may override: names and defaults.
         notes: sentences on guessed properties.
         about: the description of its network.

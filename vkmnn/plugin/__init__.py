@@ -1,4 +1,4 @@
-"""The API for authors of operators.
+"""The API for plug-ins: operators, kernels, passes, formats and backends.
 
 An operator is registered by decorators, in any module that is loaded as a plug-in: its attributes
 (`op_type`), the shape of its output (`size_computer`), its behaviour along axes (`axes_of`), its

@@ -30,7 +30,7 @@ class FloatNode:
 
 @dataclass(frozen=True, slots=True)
 class OutputAccuracy:
-    """Difference of an output between the quantised and the float model.
+    """Difference between the quantised and the float model in one output.
 
     Args:
         name: name of the output.
@@ -90,7 +90,7 @@ class LayerError:
 
 @dataclass(frozen=True, slots=True)
 class Reached:
-    """What a target required.
+    """The outcome of accuracy targets.
 
     Attributes:
         targets: the targets, such as "top1>=99%", and the values that the model reaches.
@@ -98,8 +98,8 @@ class Reached:
         held_out: samples on which they were measured, and which calibration did not see.
         full: the values if every node were quantised.
         full_bytes: bytes of the constants if every node were quantised.
-        predicted_us: predicted time of a run of the "float" model, of the "full"y quantised one,
-            and of the "chosen" one; empty without a profile, or where it cannot be planned.
+        predicted_us: predicted time of a run of the "float" model, the fully quantised one ("full")
+            and the "chosen" one; empty without a profile, or if it cannot be planned.
     """
 
     targets: Mapping[str, float]
@@ -136,7 +136,7 @@ class Quantized:
         in_float: the nodes that stayed in float, and why.
         accuracy: one for each output; empty without a comparison.
         samples: number of inputs on which the models were compared.
-        made_up: true if these were random.
+        made_up: True if these were random.
         advice: a better choice for this model, or what to expect; "" if there is none.
         correct: the share of labelled rows that the quantised model classifies correctly, and the
             float model; None without labels.

@@ -92,12 +92,12 @@ def quantize(
         path: the .onnx file to write; it appears when it is complete.
         weights: "int4" or "int8".
         block: number of weights along K that share a scale: 16, 32, 64, 128 or 256.
-        symmetric: no zero points, for weights quantised in blocks.
+        symmetric: store no zero points for weights quantised in blocks.
         activations: "int8" (symmetric) or "uint8"; needs `calibration`.
         calibration: a folder, pattern or file of pictures, texts or arrays (.npz, .npy), or arrays
             by the names of inputs, all samples along the first axis; the outputs are also compared
             on it. Pictures and texts are prepared as `vkmnn.pipeline` prepares them.
-        method: how ranges of activations follow from the samples.
+        method: how ranges of activations are computed from the samples.
         per_channel: a scale per output channel, for models with `activations`.
         exclude: names of nodes that stay in float.
         external_data: write the weights to PATH.data; None: if the model has external data, or is
@@ -116,7 +116,7 @@ def quantize(
         task: the task by which pictures and texts are prepared; None to detect it.
         options: options of `vkmnn.pipeline` for them: `size`, `mean`, `std`, `channels`, `labels`.
         profile: the profile of a device on which the time of a run is predicted, with a target.
-        tell: called with sentences on what was assumed about samples.
+        tell: called with a sentence for each assumption about samples.
 
     Raises:
         MissingExtraError: onnxruntime is not installed.

@@ -62,7 +62,7 @@ class Target:
 
 
 class TargetMissedError(VkmnnError):
-    """No part of the model can be quantised within a target.
+    """No quantised model meets a target.
 
     Attributes:
         best: the best values that were reached, by measure.

@@ -23,7 +23,7 @@ Batch = Any
 
 
 class Predictor(Closing):
-    """A model for `Dataset.map_batches`; each actor opens it once, on a device of its own.
+    """A model for `Dataset.map_batches`; each actor opens it once, on a separate device.
 
     `dataset.map_batches(Predictor, fn_constructor_args=["model.onnx"], **on_devices())`
 
@@ -33,12 +33,12 @@ class Predictor(Closing):
         task: a task on pictures, such as "classify"; None for the network itself.
         inputs: columns by input, or the column of the only input; None for columns of the inputs'
             names. With a task: the column of pictures ("image") as bytes, paths, or arrays.
-        outputs: new columns by output, or the outputs that are wanted; None for all, by their
-            names. With a task, "result" is what the task says, as JSON.
-        keep: the columns of the batch that the result has too; None for all.
+        outputs: new columns by output, or the requested outputs; None for all, under their names.
+            With a task, "result" is the task's result as JSON.
+        keep: the columns of the batch to keep in the result; None for all.
         on_error: "raise" the error of a row; or "keep": its results are None, and the column
             "error" has the reason.
-        batch: rows in one run, at most, however many a batch has.
+        batch: most rows in one run, however many a batch has.
         device: as for `InferenceSession`; None for the one that Ray has assigned.
         options: further options of `InferenceSession` or `vkmnn.pipeline`.
 

@@ -54,15 +54,15 @@ def deployment(
 ) -> Any:
     """Return an application for `serve.run`.
 
-    Each replica opens the model on a Vulkan device of its own. A network answers JSON, values by
-    input, with JSON, values by output; a task on pictures answers the bytes of a picture;
+    Each replica opens the model on a separate Vulkan device. A network answers JSON (values by
+    input) with JSON (values by output); an image task answers the bytes of a picture;
     "text-generation" answers {"prompt" or "messages", …}, and streams with {"stream": true}.
     Handles have the methods `infer`, `generate` and `stream`.
 
     Args:
         model: as for `Predictor`; for texts, as for `vkmnn.llm.load`.
         task: a task on pictures; "text-generation"; None for the network itself.
-        batch: requests in one run, at most.
+        batch: most requests in one run.
         wait_s: time to wait for further requests, in seconds.
         device: as for `InferenceSession`; None for the one that Ray assigns.
         serve_options: options of `serve.deployment`, such as {"num_replicas": 2}.

@@ -12,7 +12,7 @@ from vkmnn.torch.tensors import as_array, as_tensor
 
 
 class CompiledModule:
-    """A module that runs on a Vulkan device; it takes and returns tensors on the CPU.
+    """A module that runs on a Vulkan device, with tensors on the CPU as arguments and results.
 
     Attributes:
         session: the session that runs it.
@@ -53,7 +53,7 @@ class CompiledModule:
         return self._returned(made)
 
     def reset_state(self) -> None:
-        """Give buffers that the module writes the values that they had when it was compiled."""
+        """Reset buffers that the module writes to their values at compilation."""
         self.session.reset_state()
 
     def close(self) -> None:
@@ -106,14 +106,14 @@ def compile(
     dynamic_shapes: Any = None,
     **options: Any,
 ) -> CompiledModule:
-    """Compile a module of PyTorch's for a Vulkan device.
+    """Compile a PyTorch module for a Vulkan device.
 
     Args:
-        module: a `torch.nn.Module` in the mode eval, or a `torch.jit.ScriptModule`.
-        args: example arguments; their sizes are fixed but for `dynamic_shapes`.
+        module: a `torch.nn.Module` in eval mode, or a `torch.jit.ScriptModule`.
+        args: example arguments; their sizes are fixed except for `dynamic_shapes`.
         kwargs: example arguments by name.
-        dynamic_shapes: sizes that stay open, as of `torch.export.export`.
-        options: of the session, as of `InferenceSession`: device, precision, and so on.
+        dynamic_shapes: dynamic sizes, as for `torch.export.export`.
+        options: options of `InferenceSession`: device, precision, and so on.
 
     Raises:
         MissingExtraError: `torch` or `onnxscript` is not installed.

@@ -36,7 +36,7 @@ _said: set[str] = set()
 
 
 class FallbackWarning(UserWarning):
-    """PyTorch runs a graph of torch.compile's: the message says why, once for each reason."""
+    """PyTorch runs a graph instead of vkmnn; the message gives the reason."""
 
 
 def backend(

@@ -18,7 +18,7 @@ FloatOperands = tuple[list[bool], list[bool]]
 
 
 class FloatRule(enum.Enum):
-    """Which floats an op reads and writes narrow if a session stores floats narrower than float32.
+    """Storage of an op's floats in a session with narrower floats than float32.
 
     FULL: float32 everywhere; the op has no narrow kernels, or its results exceed that range. TAKES:
     narrow everywhere, whatever the inputs are. FOLLOWS: narrow if all computed float operands are

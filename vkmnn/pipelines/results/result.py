@@ -80,7 +80,7 @@ class Result(Generic[T_co]):
         return "\n".join("\t".join(row) for row in self.rows())
 
     def subtitles(self, suffix: str) -> str:
-        """Return it as a file of subtitles; raises ValueError if it has no times."""
+        """Return it as subtitles; raises ValueError if it has no times."""
         raise ValueError(f"{type(self).__name__} has no times for '{suffix}'")
 
     def sound(self) -> tuple[Array, int]:

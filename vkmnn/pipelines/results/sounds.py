@@ -18,7 +18,7 @@ class Segment:
     Attributes:
         start: seconds from the beginning.
         end: likewise.
-        text: what is said in it; "" where the task does not tell.
+        text: its transcript; "" if the task has none.
     """
 
     start: float
@@ -67,11 +67,11 @@ class Segments(Result[Segment]):
 
 
 class Transcript(Segments):
-    """What is said in a sound.
+    """The transcript of a sound.
 
     Args:
         segments: its parts.
-        language: the code of its language, "en" for example; "" where the model does not tell.
+        language: the code of its language, "en" for example; "" if the model does not detect it.
     """
 
     suffix = ".srt"
