@@ -1035,6 +1035,9 @@ ServedOption = Annotated[
         show_default=False,
     ),
 ]
+PortOption = Annotated[
+    int, typer.Option("--port", min=0, max=65535, help="The port to listen on; 0: a free one.")
+]
 KeyFileOption = Annotated[
     Path | None, typer.Option("--api-key-file", help="A file of API keys, one per line.")
 ]
@@ -1115,9 +1118,7 @@ DrainOption = Annotated[
 def serve(
     models: ServedOption = None,
     host: Annotated[str, typer.Option("--host", help="The address to listen on.")] = "127.0.0.1",
-    port: Annotated[
-        int, typer.Option("--port", min=0, max=65535, help="The port to listen on; 0: a free one.")
-    ] = 8000,
+    port: PortOption = 8000,
     api_key: ApiKeyOption = None,
     api_key_file: KeyFileOption = None,
     allow_host: AllowHostOption = None,
