@@ -286,6 +286,18 @@ def test_formats(stream: bool, client: Any) -> None:
          "messages[0].tool_calls[0]"),
         ({"messages": [{"role": "assistant", "tool_calls": 7}]}, "invalid_messages",
          "messages[0].tool_calls"),
+        ({"messages": [{"role": "assistant", "tool_calls": [{"id": 3, "function": {
+            "name": "f", "arguments": "{}"}}]}]}, "invalid_messages", "messages[0].tool_calls[0]"),
+        ({"messages": [{"role": "assistant", "tool_calls": [{"id": "a", "function": {
+            "name": "f", "arguments": 1}}]}]}, "invalid_messages", "messages[0].tool_calls[0]"),
+        ({"messages": [{"role": "tool", "tool_call_id": ["a"], "content": "x"}]},
+         "invalid_messages", "messages[0].tool_call_id"),
+        ({"messages": [*MESSAGES, {"role": "usr", "content": "x"}]}, "invalid_messages",
+         f"messages[{len(MESSAGES)}].role"),
+        ({"tools": [{"type": "function", "function": {"name": "f", "strict": "no"}}]},
+         "invalid_tools", "tools[0].function.strict"),
+        ({"tools": [{"type": "function", "function": {"name": "f", "description": 0}}]},
+         "invalid_tools", "tools[0].function.description"),
     ],
     ids=lambda value: json.dumps(value)[:50] if isinstance(value, dict) else "",
 )  # fmt: skip
@@ -401,6 +413,8 @@ def test_kept_responses_are_bounded() -> None:
     [{"input": None}, {"input": [3]}, {"input": [{"type": "item_reference", "id": "x"}]},
      {"input": "x", "background": True}, {"input": "x", "conversation": "c"},
      {"input": "x", "previous_response_id": {}}, {"input": "x", "max_output_tokens": 0},
+     {"input": "x", "store": "no"}, {"input": "x", "parallel_tool_calls": 0},
+     {"input": [{"role": "usr", "content": "x"}]},
      {"input": [{"type": "function_call_output", "output": "x"}]},
      {"input": [{"role": "user", "content": [{"type": "input_image", "image_url": "data:"}]}]}],
     ids=str,
