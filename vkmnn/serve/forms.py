@@ -15,6 +15,16 @@ from vkmnn.serve.limits import HttpError
 _FILES, _FIELDS, _FIELD_BYTES = 1, 32, 1 << 16
 
 
+class _Parser(MultiPartParser):
+    """Starlette's parser, which would accept a form that breaks off."""
+
+    complete = False
+
+    def on_end(self) -> None:
+        """The boundary at the end has been read."""
+        self.complete = True
+
+
 async def form_of(request: Request, body: bytes) -> tuple[dict[str, str], dict[str, bytes]]:
     """Return the fields of a form and its files, both by name; names of files are ignored.
 
@@ -32,7 +42,7 @@ async def form_of(request: Request, body: bytes) -> tuple[dict[str, str], dict[s
             yield body[start : start + (1 << 18)]
         yield b""
 
-    parser = MultiPartParser(
+    parser = _Parser(
         request.headers, stream(), max_files=_FILES, max_fields=_FIELDS, max_part_size=_FIELD_BYTES
     )
     errors = importlib.import_module("python_multipart.exceptions")
@@ -40,6 +50,8 @@ async def form_of(request: Request, body: bytes) -> tuple[dict[str, str], dict[s
     try:
         form = await parser.parse()
         try:
+            if not parser.complete:
+                raise MultiPartException("its end is missing")
             for name, value in form.multi_items():
                 if isinstance(value, UploadFile):
                     files[name] = await value.read()
