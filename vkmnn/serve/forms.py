@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import logging
 from collections.abc import AsyncGenerator
 
 from starlette.datastructures import UploadFile
@@ -11,6 +12,8 @@ from starlette.requests import Request
 
 from vkmnn.base.extras import need
 from vkmnn.serve.limits import HttpError
+
+logging.getLogger("python_multipart").setLevel(logging.CRITICAL)  # clients could fill the log
 
 _FILES, _FIELDS, _FIELD_BYTES = 1, 32, 1 << 16
 
