@@ -21,8 +21,9 @@ TYPES: Mapping[str, str] = {
 _NUMPY = {**{theirs: ours for ours, theirs in TYPES.items()}, "BYTES": "object"}
 
 _MAX_EXACT = 1 << 53
-_NOT_FINITE = ("NaN", "Infinity", "-Infinity")
 """Integers below this are exact in float64."""
+
+_NOT_FINITE = ("NaN", "Infinity", "-Infinity")
 
 _SHARED = "shared_memory_region"
 
