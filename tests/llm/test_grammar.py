@@ -192,6 +192,8 @@ def test_what_is_not_supported_is_named(model: LanguageModel) -> None:
             make("a" * 20_000)
         with pytest.raises(InvalidInputError, match="is not supported"):
             check(make("(" * 9000))
+    with pytest.raises(InvalidInputError, match="not supported: no text matches it"):
+        model.generate("x", 9, grammar=Grammar.schema({"$ref": "#"}))
     with pytest.raises(InvalidInputError, match=r'the JSON schema is not supported: .*"not"'):
         check(Grammar.schema({"not": {}}))
     with pytest.raises(InvalidInputError, match="more than 64 deep"):

@@ -113,6 +113,8 @@ def test_conversations_are_written_by_the_template(tokenizer: Tokenizer) -> None
     assert text == "<|user|>hi\n<|assistant|>"
     with pytest.raises(InvalidInputError, match="a role and a content"):
         tokenizer.conversation([{"content": "hi"}])
+    with pytest.raises(InvalidInputError, match="does not know the role 'usr'"):
+        tokenizer.conversation([{"role": "usr", "content": "hi"}])
 
 
 @pytest.mark.parametrize(

@@ -75,8 +75,18 @@ def test_rates(have: int, want: int) -> None:
         assert np.abs(high[300:-300]).max() < 5e-3
 
 
-@pytest.mark.parametrize("source", [np.zeros((2, 2, 2)), [], np.array([np.nan]), "no.wav", b"abc",
-                                    (np.zeros(5), 0), None])  # fmt: skip
+def test_wave_files_from_a_pipe(tmp_path: Path) -> None:
+    """Their heads announce as many bytes as there can be."""
+    data = write_wave(tmp_path / "a.wav", tone(1000, 16_000), 16_000).read_bytes()
+    piped = data[:40] + b"\xff" * 4 + data[44:]
+    for longest in (None, 1.0):
+        np.testing.assert_array_equal(read_sound(piped, 16_000, longest), read_sound(data, 16_000))
+    with pytest.raises(InvalidInputError, match=r"longer than 0\.01 s"):
+        read_sound(piped, 16_000, 0.01)
+
+
+@pytest.mark.parametrize("source", [np.zeros((2, 2, 2)), [], np.zeros((0, 2)), np.array([np.nan]),
+                                    "no.wav", b"abc", (np.zeros(5), 0), None])  # fmt: skip
 def test_what_is_no_sound(source: Any) -> None:
     with pytest.raises(InvalidInputError):
         read_sound(source, 16_000)

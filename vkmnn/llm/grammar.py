@@ -56,6 +56,9 @@ _KEPT = 64
 
 _EXTRA = "grammar"
 
+_STUCK = "NoExtension"
+"""How llguidance's reason begins if no text matches a grammar."""
+
 _PLACE = re.compile(r"^at \d+\(\d+\): (failed to compile JSON schema: )?|\n\s*\d+ \| [\s\S]*")
 """What llguidance adds to the reason of an error: the place in the grammar, and its lines."""
 
@@ -301,7 +304,7 @@ class Constraint:
 
     def _failure(self) -> InvalidInputError:
         reason = str(self._matcher.get_error()).split("\n", 1)[0][:300]
-        if not reason or reason.startswith("NoExtension"):
+        if not reason or reason.startswith(_STUCK):
             reason = "no token may come next"
         return InvalidInputError(
             f"the {self._what} cannot be followed: {reason}", hint="make it simpler"
@@ -379,6 +382,8 @@ def check(grammar: Grammar) -> None:
 
 def _refused(grammar: Grammar, reason: str) -> InvalidInputError:
     reason = " ".join(_PLACE.sub("", reason.split("\n<non-verbose", 1)[0]).split())[:300]
+    if reason.startswith(_STUCK):
+        reason = "no text matches it"
     return InvalidInputError(f"the {grammar.what} is not supported: {reason}")
 
 

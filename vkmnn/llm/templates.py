@@ -23,6 +23,9 @@ WALL_S = 20.0
 MAX_CHARACTERS = 1 << 26
 """Maximum characters of a conversation, if the caller sets no limit."""
 
+ROLES = ("system", "user", "assistant", "tool")
+"""Roles of messages that every template is given."""
+
 _SAFE = (3, 1, 6)
 
 
@@ -67,9 +70,28 @@ class ChatTemplate:
             raise InvalidInputError(f"the chat template fails: {told['failed']}")
         return None if "long" in told else str(told["text"])
 
+    def check_role(self, role: str) -> None:
+        """Refuse a role that is none of the usual ones, and that the template does not name.
+
+        Templates often skip messages with other roles, and the model would not see them.
+
+        Raises:
+            InvalidInputError: the role is unknown.
+        """
+        if not knows_role(self.source, role):
+            raise InvalidInputError(
+                f"the chat template does not know the role '{role[:40]}'",
+                hint=f"roles are {', '.join(ROLES)}",
+            )
+
     def start(self) -> None:
         """Start the process, if it does not run."""
         self._worker.start()
+
+
+def knows_role(source: str, role: str) -> bool:
+    """Return whether a role is a usual one, or a text in the source of a template."""
+    return role in ROLES or any(f"{quote}{role}{quote}" in source for quote in "'\"")
 
 
 def _confinement() -> Confinement:

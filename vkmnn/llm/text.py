@@ -294,7 +294,8 @@ class Tokenizer:
             more: further variables of the template, `enable_thinking` for example.
 
         Raises:
-            InvalidInputError: the folder has no template, or the template refuses the messages.
+            InvalidInputError: the folder has no template, a role is unknown, or the template
+                refuses the messages.
             TextTooLongError: the text is too long.
             MissingExtraError: `jinja2` is not installed.
         """
@@ -323,6 +324,8 @@ class Tokenizer:
             "eos_token": self._config.special("eos_token"),
         }
         template = self._tool_template if tools and self._tool_template else self.template
+        for message in messages:
+            template.check_role(message["role"])
         text = template.write(variables, limit)
         if text is None:
             raise TextTooLongError(f"the conversation has more than {limit} characters")

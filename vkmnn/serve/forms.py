@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import logging
 from collections.abc import AsyncGenerator
 
 from starlette.datastructures import UploadFile
@@ -12,7 +13,19 @@ from starlette.requests import Request
 from vkmnn.base.extras import need
 from vkmnn.serve.limits import HttpError
 
+logging.getLogger("python_multipart").setLevel(logging.CRITICAL)  # clients could fill the log
+
 _FILES, _FIELDS, _FIELD_BYTES = 1, 32, 1 << 16
+
+
+class _Parser(MultiPartParser):
+    """Starlette's parser, which would accept a form that breaks off."""
+
+    complete = False
+
+    def on_end(self) -> None:
+        """The boundary at the end has been read."""
+        self.complete = True
 
 
 async def form_of(request: Request, body: bytes) -> tuple[dict[str, str], dict[str, bytes]]:
@@ -32,7 +45,7 @@ async def form_of(request: Request, body: bytes) -> tuple[dict[str, str], dict[s
             yield body[start : start + (1 << 18)]
         yield b""
 
-    parser = MultiPartParser(
+    parser = _Parser(
         request.headers, stream(), max_files=_FILES, max_fields=_FIELDS, max_part_size=_FIELD_BYTES
     )
     errors = importlib.import_module("python_multipart.exceptions")
@@ -40,6 +53,8 @@ async def form_of(request: Request, body: bytes) -> tuple[dict[str, str], dict[s
     try:
         form = await parser.parse()
         try:
+            if not parser.complete:
+                raise MultiPartException("its end is missing")
             for name, value in form.multi_items():
                 if isinstance(value, UploadFile):
                     files[name] = await value.read()

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from vkmnn.llm.templates import ROLES, knows_role
 from vkmnn.llm.tools import HERMES, ToolStyle, style_of
 from vkmnn.serve.limits import HttpError, Limits, field
 
@@ -75,12 +76,15 @@ def tools_of(body: Any, template: str, limits: Limits) -> Tools | None:
         style is not None,
         required,
         field(body, "parallel_tool_calls", (bool,), True),
-        any(_is_strict(one) for one in given),
+        any(_is_strict(one, f"tools[{number}]") for number, one in enumerate(given)),
     )
 
 
-def _is_strict(tool: Any) -> bool:
-    return tool.get("function", tool).get("strict") is True
+def _is_strict(tool: Any, param: str) -> bool:
+    strict = tool.get("function", tool).get("strict")
+    if not isinstance(strict, bool | None):
+        raise _wrong("'strict' is true or false", f"{param}.function.strict")
+    return bool(strict)
 
 
 def _choice(choice: Any, names: Sequence[str]) -> tuple[bool, Sequence[str]]:
@@ -108,11 +112,11 @@ def _function(given: Any, param: str) -> dict[str, Any]:
     parameters = inner.get("parameters")
     if parameters is not None and not isinstance(parameters, dict):
         raise _wrong("'parameters' is a JSON schema", f"{param}.function.parameters")
-    description = inner.get("description") or ""
-    if not isinstance(description, str):
+    description = inner.get("description")
+    if not isinstance(description, str | None):
         raise _wrong("'description' is a string", f"{param}.function.description")
     empty = {"type": "object", "properties": {}}
-    return {"name": name, "description": description, "parameters": parameters or empty}
+    return {"name": name, "description": description or "", "parameters": parameters or empty}
 
 
 def _wrong(text: str, param: str) -> HttpError:
@@ -132,9 +136,14 @@ def messages_of(given: Sequence[Any], template: str, tools: Tools | None) -> lis
         raise HttpError(400, "invalid_messages", "'messages' is empty", param="messages")
     style = style_of(template)
     made = [_message(one, f"messages[{n}]", style) for n, one in enumerate(given)]
-    for message in made:
-        if message["role"] == _DEVELOPER and _DEVELOPER not in template:
-            message["role"] = _SYSTEM
+    for number, message in enumerate(made):
+        if knows_role(template, message["role"]):
+            continue
+        if message["role"] != _DEVELOPER:
+            text = f"the model knows no role '{message['role'][:40]}', but {', '.join(ROLES)}"
+            param = f"messages[{number}].role"
+            raise HttpError(400, "invalid_messages", text, param=param)
+        message["role"] = _SYSTEM
     if style is None:
         made = [_plain(message) for message in made]
     if tools is not None and not tools.known:
@@ -156,8 +165,12 @@ def _message(message: Any, param: str, style: ToolStyle | None) -> dict[str, Any
         ]
         if not calls:
             del made["tool_calls"]
-    if isinstance(message.get("tool_call_id"), str):
-        made["tool_call_id"] = _fitting_id(message["tool_call_id"], style)
+    identity = message.get("tool_call_id")
+    if identity is not None:
+        if not isinstance(identity, str):
+            text = "'tool_call_id' is the id of a call"
+            raise HttpError(400, "invalid_messages", text, param=f"{param}.tool_call_id")
+        made["tool_call_id"] = _fitting_id(identity, style)
     return made
 
 
@@ -186,14 +199,17 @@ def _made_call(call: Any, param: str, style: ToolStyle | None) -> dict[str, Any]
     if not isinstance(function, dict) or not isinstance(function.get("name"), str):
         raise _bad_call(param)
     arguments = function.get("arguments") or "{}"
+    identity = call.get("id")
+    if not isinstance(arguments, str | dict) or not isinstance(identity, str | None):
+        raise _bad_call(param)
     if isinstance(arguments, str):
         arguments = _object_of(arguments)
     made: dict[str, Any] = {
         "type": "function",
         "function": {"name": function["name"], "arguments": arguments},
     }
-    if isinstance(call.get("id"), str):
-        made["id"] = _fitting_id(call["id"], style)
+    if identity is not None:
+        made["id"] = _fitting_id(identity, style)
     return made
 
 

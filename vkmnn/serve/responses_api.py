@@ -27,6 +27,7 @@ _REFUSED: Mapping[str, str] = {
     "conversation": "use 'previous_response_id'",
     "prompt": "the server keeps no templates",
 }
+_FLAGS = {"stream": False, "store": True, "parallel_tool_calls": True}
 _LOGPROBS = "message.output_text.logprobs"
 
 
@@ -118,7 +119,7 @@ class ResponsesApi:
         most = field(body, "max_output_tokens", (int,))
         how["max_tokens"] = max_tokens_of(most, self._limits, "max_output_tokens")
         how["logprobs"] = _scores(body)
-        stream = bool(field(body, "stream", (bool,), False))
+        stream, *_ = (field(body, name, (bool,), usual) for name, usual in _FLAGS.items())
         asked = Asked(model, name, [], how, 1, stream, False, tools)
         asked = with_grammar(asked, self._texts.grammar(model, form, tools))
         await self._texts.checked(request, asked)

@@ -23,6 +23,8 @@ _NUMPY = {**{theirs: ours for ours, theirs in TYPES.items()}, "BYTES": "object"}
 _MAX_EXACT = 1 << 53
 """Integers below this are exact in float64."""
 
+_NOT_FINITE = ("NaN", "Infinity", "-Infinity")
+
 _SHARED = "shared_memory_region"
 
 
@@ -167,8 +169,12 @@ def array_of(data: Any, dtype: np.dtype[Any]) -> Array:
             raise TypeError("it contains something other than strings")
         return texts
     given = np.array(data)
-    if given.dtype.kind == "U" and dtype.kind != "f":  # strings stand for NaN and infinities
-        raise TypeError("it contains strings")
+    if given.dtype.kind == "U":
+        texts = {one for one in np.array(data, object).reshape(-1) if isinstance(one, str)}
+        if dtype.kind != "f":
+            raise TypeError("it contains strings")
+        if not texts <= set(_NOT_FINITE):
+            raise TypeError(f"strings in it stand for {', '.join(_NOT_FINITE)}")
     if given.dtype.kind == "O" and None in given.reshape(-1).tolist():  # numpy turns it into NaN
         raise TypeError("it contains a null")
     if given.dtype.kind == "f" and dtype.kind in "iu" and (np.abs(given) >= _MAX_EXACT).any():

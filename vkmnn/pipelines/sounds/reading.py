@@ -41,24 +41,26 @@ def read_sound(source: Any, rate: int, longest: float | None = None) -> Array:
         samples, own = source
     else:
         samples, own = source, rate
-    if not _in_range(own):
-        raise InvalidInputError(
-            f"a rate of {own!r} samples per second", hint="give (samples, rate): (array, 16000)"
-        )
+    _check_rate(own)
     mono = _mono(samples)
     return resampled(mono, int(own), rate)
 
 
-def _in_range(rate: Any) -> bool:
-    """Return whether a rate is a whole number that sounds have."""
+def _check_rate(rate: Any) -> None:
+    """Refuse what is no whole number, or a rate that no sound has."""
     whole = isinstance(rate, int | np.integer) and not isinstance(rate, bool)
-    return whole and bool(_RATES[0] <= rate <= _RATES[1])
+    if not whole or not _RATES[0] <= rate <= _RATES[1]:
+        raise InvalidInputError(
+            f"a rate of {rate!r} samples per second", hint="give (samples, rate): (array, 16000)"
+        )
 
 
 def _mono(samples: Any) -> Array:
     given = np.asarray(samples)
     if given.dtype.kind in "iu" and given.dtype.itemsize <= 4:
         given = _scaled(given)
+    if given.ndim in (1, 2) and not len(given):
+        raise InvalidInputError("the sound is empty", hint="pass one with samples")
     if given.dtype.kind != "f" or given.ndim not in (1, 2) or not given.size:
         raise InvalidInputError(
             f"{given.dtype} {list(given.shape)} is no sound",
@@ -87,7 +89,7 @@ def _read(source: str | Path | bytes | bytearray, longest: float | None) -> tupl
             raise InvalidInputError(f"no such file: {name}", hint="check the path")
     try:
         with wave.open(data, "rb") as file:
-            return _of_wave(file, name, longest)
+            return _of_wave(file, name, longest, _size_of(data))
     except (wave.Error, EOFError):  # another format, or a wav file of floats
         pass
     except OSError as error:
@@ -100,12 +102,18 @@ def _read(source: str | Path | bytes | bytearray, longest: float | None) -> tupl
             _check_size(file.frames, file.channels, file.samplerate, name, longest)
             return np.asarray(file.read(dtype="float32")), int(file.samplerate)
     except (RuntimeError, OSError, ValueError) as error:
+        reason = str(error).removeprefix(f"Error opening {data!r}: ")
         raise InvalidInputError(
-            f"{name} cannot be read: {error}", hint="convert it to .wav or .flac"
+            f"{name} cannot be read: {reason}", hint="convert it to .wav or .flac"
         ) from error
 
 
+def _size_of(data: str | io.BytesIO) -> int:
+    return Path(data).stat().st_size if isinstance(data, str) else data.getbuffer().nbytes
+
+
 def _check_size(frames: int, channels: int, rate: int, name: str, longest: float | None) -> None:
+    _check_rate(rate)
     if longest is not None and frames > longest * rate:
         raise InvalidInputError(f"{name} is longer than {longest:g} s", hint="cut it into parts")
     if frames * channels * 4 > _MOST:
@@ -114,10 +122,21 @@ def _check_size(frames: int, channels: int, rate: int, name: str, longest: float
         )
 
 
-def _of_wave(file: wave.Wave_read, name: str, longest: float | None) -> tuple[Array, int]:
+def _of_wave(
+    file: wave.Wave_read, name: str, longest: float | None, size: int
+) -> tuple[Array, int]:
+    """Return the samples and their rate.
+
+    Args:
+        file: the open file.
+        name: what it is called in errors.
+        longest: maximum seconds.
+        size: its bytes; programs that write to a pipe do not know how many samples will follow.
+    """
     width, channels = file.getsampwidth(), file.getnchannels()
-    _check_size(file.getnframes(), channels, file.getframerate(), name, longest)
-    data = file.readframes(file.getnframes())
+    frames = min(file.getnframes(), size // (width * channels))
+    _check_size(frames, channels, file.getframerate(), name, longest)
+    data = file.readframes(frames)
     data = data[: len(data) // (width * channels) * width * channels]
     if width == 3:
         parts = np.frombuffer(data, np.uint8).reshape(-1, 3)
