@@ -219,6 +219,10 @@ class Selection(tf.Module):
                 ),
                 *(tf.reverse_sequence(x, y % 3, 1), tf.searchsorted(tf.sort(x), x)),
                 *(rows.bincount(y, minlength=4, maxlength=4), rows.invert_permutation([2, 0, 1])),
+                *(
+                    rows.bincount(tf.stack([y, y, 3 - y], 1), axis=-1, minlength=5, **more)
+                    for more in ({}, {"binary_output": True}, {"weights": x})
+                ),
                 tf.raw_ops.Bucketize(input=x, boundaries=[-1.0, 0.0, 1.0]),
             ]
         )

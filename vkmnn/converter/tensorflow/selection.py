@@ -214,19 +214,21 @@ def _scattered(op: TfNode, kind: str, size: str, places: str, rows: str) -> str:
 
 @reads("Bincount", "DenseBincount")
 def histogram(op: TfNode) -> None:
-    """How often each number comes, or the sum of its weights."""
+    """How often each number occurs in a row, the sum of its weights, or whether it occurs."""
     op.need(3)
-    if op.flag("binary_output") or op.known_rank() > 1:
-        raise op.unreadable("counts of rows, or truth values")
     places = op.make("Unsqueeze", op.long(0), op.constant([-1]))
     size = op.make("Range", op.constant(0), op.make("Squeeze", op.vector(1)), op.constant(1))
     found = op.make("Equal", places, size, dtype=BOOL)
     shape = op.shape_of(op.inputs[2])
     dtype = op.type_of(op.inputs[2])
     numbers = op.make("Cast", found, dtype=dtype, to=dtype)
+    if op.flag("binary_output"):
+        total = op.make("ReduceSum", numbers, op.constant([-2]), keepdims=0)
+        op.finish("Min", total, op.constant(1, NUMPY_TYPES[dtype]))
+        return
     if shape is None or 0 not in shape:
         numbers = op.make("Mul", numbers, op.make("Unsqueeze", op.inputs[2], op.constant([-1])))
-    op.finish("ReduceSum", numbers, op.constant([0]), keepdims=0)
+    op.finish("ReduceSum", numbers, op.constant([-2]), keepdims=0)
 
 
 @reads("DynamicPartition")
