@@ -49,6 +49,19 @@ def runs(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 
 @needs_device
+@pytest.mark.parametrize("kind", ["f32", "i8"])
+@pytest.mark.parametrize("make", [tiny.genai_folder, tiny.optimum_folder])
+def test_a_plan_is_made_when_it_is_needed(make: Any, kind: Any, tmp_path: Path) -> None:
+    """The first token takes one, of its chunk; the second one of a step; later texts take none."""
+    with vkmnn.llm.load(make(tmp_path, tiny.LLAMA), capacity=64, kv_cache_dtype=kind) as model:
+        plans = []
+        for tokens in (1, 3, 3):
+            model.generate(PROMPT[:3], tokens)
+            plans.append(model.counters()["plans"])
+        assert plans == [1, 2, 2]
+
+
+@needs_device
 @pytest.mark.parametrize(("capacity", "large"), [(2100, [512, 128]), (610, [512, 128])])
 def test_a_text_that_is_alone_runs_in_large_chunks(
     capacity: int, large: list[int], folder: Path, runs: list[int], monkeypatch: pytest.MonkeyPatch

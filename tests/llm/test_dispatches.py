@@ -25,11 +25,11 @@ PROMPT = [5, 100, 7, 3, 250, 9]
 
 
 def _commands(folder: Path, tokens: int, caches: vkmnn.llm.KvCacheDtype = "f32") -> float:
-    """Return the commands of a token after warm-up."""
+    """Return the commands of a token after the first step."""
     with vkmnn.llm.load(folder, capacity=100, kv_cache_dtype=caches) as model:
-        model.generate(PROMPT, 3)
         session = model.session()
         session.generate(PROMPT, 1)
+        session.generate([1], 1)
         before = model.counters()
         session.generate([1], tokens)
         after = model.counters()

@@ -163,18 +163,29 @@ class InPlaceRuns:
         return self._rows[shapes]
 
     def _resolved_rows(self, shapes: Mapping[str, Shape]) -> int:
-        graph, planner, tensors = self._plans.graph, self._plans.planner, self._tensors
-        infos = {}
-        for info in graph.inputs:
-            shape = shapes.get(info.name)
-            if info.name in tensors.axes:
-                shape = tensors.float_shape(info.name, tensors.length)
-            elif shape is None:
-                shape = tensors.current(info.name).shape
-            infos[info.name] = replace(info, shape=shape)
-        resolved = resolve(graph, infos, {}, planner.evaluate, planner.meter())
+        tensors = self._tensors
+        state = {
+            name: tensors.float_shape(name, tensors.length)
+            if name in tensors.axes
+            else tensors.current(name).shape
+            for name in tensors.pairs
+        }
         name, axis = next(iter(tensors.axes.items()))
-        return resolved.infos[tensors.pairs[name]].dims[axis] - tensors.length
+        return self.state_after({**shapes, **state})[name].dims[axis] - tensors.length
+
+    def state_after(self, shapes: Mapping[str, Shape]) -> dict[str, TensorInfo]:
+        """Return the state after a run, by input.
+
+        Args:
+            shapes: the shapes of all inputs.
+
+        Raises:
+            ShapeError: they do not fit.
+        """
+        graph, planner = self._plans.graph, self._plans.planner
+        infos = {info.name: replace(info, shape=shapes[info.name]) for info in graph.inputs}
+        resolved = resolve(graph, infos, {}, planner.evaluate, planner.meter())
+        return {name: resolved.infos[output] for name, output in self._tensors.pairs.items()}
 
     def _find_padded(self, feeds: Mapping[str, Any], total: int) -> dict[str, int]:
         """Return the inputs with an axis as long as the caches after the run."""

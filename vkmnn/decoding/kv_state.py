@@ -15,7 +15,7 @@ from vkmnn.decoding.in_place import InPlaceRuns
 from vkmnn.decoding.padded_graph import CannotRewriteError
 from vkmnn.decoding.state_tensors import Shape, StateTensors, resized
 from vkmnn.decoding.step_ring import Waits
-from vkmnn.errors import InvalidInputError, StateLostError
+from vkmnn.errors import InvalidInputError, ShapeError, StateLostError
 from vkmnn.ir import Array
 
 _log = logging.getLogger(__name__)
@@ -101,6 +101,37 @@ class KVState:
 
     # --- runs ------------------------------------------------------------------------------------
 
+    def prepare(self, feeds: Mapping[str, Any], growing: Mapping[str, int]) -> bool:
+        """Make room for caches that are still empty, so that their first run is in place, too.
+
+        Args:
+            feeds: those of a first run.
+            growing: the other inputs with an axis as long as the caches after a run, and that axis.
+
+        Returns:
+            Whether there is room; if not, an ordinary run has to come first.
+        """
+        tensors, in_place = self.tensors, self.in_place
+        if in_place is None or self._initial or self.begun:
+            return False
+        if tensors.caches:
+            return tensors.only_caches
+        first = {name: self._first(name, feeds) for name in tensors.pairs}
+        before = {name: array.shape for name, array in first.items()}
+        try:
+            after = in_place.state_after({**{n: x.shape for n, x in feeds.items()}, **before})
+        except ShapeError:  # the run itself says where
+            return False
+        axes, rows, regular = self._growth(before, {n: info.dims for n, info in after.items()})
+        kept = all(info.dtype.numpy == first[name].dtype for name, info in after.items())
+        if not regular or not kept or axes.keys() != tensors.pairs.keys():
+            return False
+        in_place.padded_axes = dict(growing)
+        tensors.axes = axes
+        tensors.values = {n: tensors.upload(tensors.packed(n, x)) for n, x in first.items()}
+        tensors.make_room(rows)
+        return True
+
     def run(self, feeds: Mapping[str, Any]) -> dict[str, Any]:
         """Run once; return the outputs that are not state, as arrays.
 
@@ -150,7 +181,10 @@ class KVState:
         names = list(self.program.outputs)
         results = self.program.run_on_device({**feeds, **before}, names)
         after = {name: tensors.upload(results[name]) for name in tensors.pairs.values()}
-        axes, length, regular = self._growth({n: v.shape for n, v in before.items()}, after)
+        axes, length, regular = self._growth(
+            {name: value.shape for name, value in before.items()},
+            {name: after[output].shape for name, output in tensors.pairs.items()},
+        )
         tensors.check_capacity(length)
         outputs = {name: np.array(as_array(results[name])) for name in names if name not in after}
         values = {
@@ -189,20 +223,20 @@ class KVState:
         return np.zeros([0 if size is None else size for size in shape], info.dtype.numpy)
 
     def _growth(
-        self, before: Mapping[str, Shape], after: Mapping[str, DeviceTensor]
+        self, before: Mapping[str, Shape], after: Mapping[str, Shape]
     ) -> tuple[dict[str, int], int, bool]:
         """Return the axes that grew, the rows after a run, and whether the next can be in place."""
         tensors = self.tensors
         axes: dict[str, int] = {}
-        for name, output in tensors.pairs.items():
-            old, new = before[name], after[output].shape
+        for name, old in before.items():
+            new = after[name]
             if old == new:
                 continue
             axis = [n for n, sizes in enumerate(zip(old, new, strict=False)) if len(set(sizes)) > 1]
             if len(old) != len(new) or len(axis) != 1:
                 return tensors.axes, tensors.length, False
             axes[name] = axis[0]
-        lengths = {after[tensors.pairs[name]].shape[axis] for name, axis in axes.items()}
+        lengths = {after[name][axis] for name, axis in axes.items()}
         regular = len(lengths) < 2 and (not tensors.axes or axes == tensors.axes)
         return tensors.axes or axes, max(lengths, default=0), regular
 

@@ -92,6 +92,10 @@ class SessionState(Closing):
         self._session.check_sizes(feeds)  # the state was planned with them
         return self._state.run(feeds)
 
+    def prepare(self, feeds: Mapping[str, Any], growing: Mapping[str, int]) -> bool:
+        """Make room for empty caches; see `KVState.prepare`."""
+        return self._session.call(self._state.prepare, feeds, growing)
+
     def decode_loop(self, io: DecoderIO, pool: CachePool | None = None) -> DecodeLoop:
         """Return the decode loop, whose methods are for `core.Session.call`."""
         return self._session.call(DecodeLoop, self._state, io, pool)

@@ -20,7 +20,7 @@ from vkmnn.decoding.decode_step import (
 )
 from vkmnn.decoding.padded_graph import CannotRewriteError
 from vkmnn.decoding.sampling import DeviceSampling
-from vkmnn.errors import VkmnnError
+from vkmnn.errors import InvalidInputError, VkmnnError
 from vkmnn.ir import Array
 
 RING_SIZE = 4
@@ -101,20 +101,30 @@ class Ring:
         return len(self._queue)
 
     def _free_turn(self) -> int:
-        """Return the index of the next recording, after waiting for it if it may still run."""
-        if self._turn in self._begun:  # an interruption hid whether it is still running
-            self._segments[self._turn].end(None)
+        """Return the index of the next recording, after waiting for all that may still run.
+
+        They would write its inputs; an error or an interruption hid their ends.
+        """
+        for turn in sorted(self._begun):
+            self._end(turn)
         return self._turn
+
+    def _end(self, turn: int) -> None:
+        """Wait for a recording."""
+        try:
+            self._segments[turn].end(None)
+        except InvalidInputError:  # reported by a kernel of a run that has ended
+            self._begun.discard(turn)
+            raise
+        self._begun.discard(turn)
 
     def _finish(self) -> int:
         """Wait for the oldest step and return its index; if interrupted, it stays queued."""
-        turn = self._queue[0]
         try:
-            self._segments[turn].end(None)
+            self._end(self._queue[0])
         except VkmnnError:
-            self._begun.discard(self._queue.popleft())
+            self._queue.popleft()
             raise
-        self._begun.discard(turn)
         return self._queue.popleft()
 
     def drain(self) -> None:

@@ -198,6 +198,11 @@ class Decoder:
                 made[name] = np.array(rows, dtype)
         return made
 
+    @property
+    def growing(self) -> dict[str, int]:
+        """The inputs other than caches with an axis as long as the text, and that axis."""
+        return {name: 1 for name in self._fed if self._roles[name] == "attention_mask"}
+
     def _sortable(self) -> int:
         """Return the number of tokens, if the device sorts them faster than the host."""
         count = self.vocabulary or 0

@@ -73,16 +73,16 @@ class Sequence:
         return sum(self._state.memory(name).nbytes for name in self._decoder.caches)
 
     def warm_up(self) -> None:
-        """Run some tokens, so that caches are detected and steps are recorded; then discard them.
-
-        Nothing remains of them.
-        """
+        """Make room for the caches, whose axes are known from then on."""
         self._with_caches(lambda: None)
 
     def _warm_up(self) -> None:
         if self._cuts is not None:
             return
         self._state.reset()  # an earlier attempt may have failed halfway
+        if self._state.prepare(self._decoder.feeds([0], 0, [0]), self._decoder.growing):
+            self._cuts = True
+            return
         for past in range(2):
             self._run([0], past, [0])
         cuts = True

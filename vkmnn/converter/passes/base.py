@@ -78,9 +78,7 @@ class PatternPass(IndexedPass, Generic[M]):
         """Rewrite every match; return how many there were."""
         mismatches: Counter[str] = Counter()
         rewrites = 0
-        for op in index.ops():
-            if op.type not in self.roots:
-                continue
+        for op in index.ops(self.roots):
             match = self.match(op, index)
             if isinstance(match, NoMatch):
                 mismatches[match.reason] += 1

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Set
 from typing import Any
 
 from vkmnn.base.budget import Meter, unlimited
@@ -49,20 +49,26 @@ class GraphIndex:
         self._places: dict[int, dict[str, list[int]]] = {}
         self._names: set[str] | None = None
         self._counts: dict[str, int] = {}
+        self._types: set[str] = set()  # of ops that are in the graph, or were
         for op in graph.ops:
             self._slots.append([op])
             self._link(op, len(self._slots) - 1)
 
     # --- questions -----------------------------------------------------------------------------
 
-    def ops(self) -> Iterator[Op[Any]]:
+    def ops(self, types: Set[str] | None = None) -> Iterator[Op[Any]]:
         """Yield the ops in topological order; edits at or before the current op are allowed.
 
         An op that an edit inserts at the current position is not visited.
+
+        Args:
+            types: those of the ops to visit; None for all.
         """
+        if types is not None and self._types.isdisjoint(types):
+            return
         for slot in self._slots:
             for op in tuple(slot):
-                if id(op) in self._slot_of:
+                if (types is None or op.type in types) and id(op) in self._slot_of:
                     self.meter.check_time(op.type, op.name)
                     self.current = op
                     yield op
@@ -270,6 +276,7 @@ class GraphIndex:
 
     def _link(self, op: Op, number: int) -> None:
         self._slot_of[id(op)] = number
+        self._types.add(op.type)
         for name in op.inputs:
             if name:
                 self._readers.setdefault(name, {})[id(op)] = op

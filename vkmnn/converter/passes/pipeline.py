@@ -245,9 +245,11 @@ def _check(one: Pass, graph: Graph) -> None:
 
 
 def _run(graph: Graph, table: Sequence[Pass], meter: Meter) -> None:
-    """Run passes until none of them matches."""
+    """Run passes in turns until each has run since the last rewrite."""
+    if not table:
+        return
+    unchanged = 0  # passes since the last rewrite
     for number in range(1, MAX_ROUNDS + 1):
-        changes = 0
         index: GraphIndex | None = None
         for one in table:
             start = time.perf_counter()
@@ -261,16 +263,17 @@ def _run(graph: Graph, table: Sequence[Pass], meter: Meter) -> None:
                 index = None
             if count and is_registered(one):
                 _check(one, graph)
-            changes += count
             if count:
+                unchanged = 0
                 elapsed = (time.perf_counter() - start) * 1e3
                 log.debug("round %d, %s: %d rewrites, %.1f ms", number, one.name, count, elapsed)
-        if not changes:
-            break
-    else:
-        log.warning(
-            "graph '%s' still changed after %d rounds of passes; it is correct, but a pass undoes"
-            " what another does",
-            graph.name,
-            MAX_ROUNDS,
-        )
+                continue
+            unchanged += 1
+            if unchanged == len(table):
+                return
+    log.warning(
+        "graph '%s' still changed after %d rounds of passes; it is correct, but a pass undoes"
+        " what another does",
+        graph.name,
+        MAX_ROUNDS,
+    )
