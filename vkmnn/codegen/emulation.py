@@ -4,7 +4,7 @@ For tests only: a kernel for subgroups of 32 then computes the same on a device 
 4 or 8 invocations, slowly. Shuffles go through shared memory. They require what
 `include/group.glsl.j2` observes as well: control flow that is uniform in the workgroup, and
 workgroups that are rows along x. Matrices are those of `include/coop.glsl.j2`: the operands of a
-product, float16 or signed bytes, are read from shared memory when they are multiplied, not when
+product, float16 or signed bytes, are read from memory when they are multiplied, not when
 they are loaded, so they need no storage; each invocation holds and computes four columns of their
 sums, in two rows, or in one, which it computes twice.
 """
@@ -61,6 +61,10 @@ _DECLARED = re.compile(rf"{_MATRIX.pattern} (\w+)")
 _FILLED = re.compile(r"(coopmat<[^>]*Accumulator>)\(([^()]*)\)")
 _ACCESSED = re.compile(r"coopMat(?:Load|Store)\((\w+), (\w+), .*Layout(\w+)Major\)")
 _SHARED = re.compile(r"shared (uvec[24]) (\w+)\[")
+# Right operands that lie in memory, matrix by matrix, instead of shared memory.
+_BLOCKS = "b_data"
+_BLOCK_LOADS = re.compile(rf"coopMatLoad\(\w+, {_BLOCKS}, .*ColumnMajor\)")
+_BLOCKS_DECLARED = re.compile(r"#define b_load\(")
 _RIGHT_ROWS = re.compile(r"coopMatLoad(?=\(right, .*LayoutRowMajor\))")
 _TYPES_OF_USES = {"A": "EmulatedOperand", "B": "EmulatedOperand", "Accumulator": "EmulatedSums"}
 _LAYOUTS = {"A": {"Row"}, "B": {"Column"}, "Accumulator": {"Row"}}
@@ -145,7 +149,7 @@ STORED
 }}
 CELL emulated_column(EmulatedOperand b, uint column, uint k)
 {{
-COLLECTEDreturn MEMORY[b.at + column * b.stride + k];
+COLLECTEDreturn BLOCKS[b.at + column * b.stride + k];
 }}
 DOTEmulatedSums coopMatMulAdd(EmulatedOperand a, EmulatedOperand b, EmulatedSums sums)
 {{
@@ -183,6 +187,8 @@ def emulate(rendered: Rendered) -> Rendered:
     places: list[tuple[str, int]] = []
     shuffled = _types_shuffled(rendered.text)
     matrices = "coopmat<" in rendered.text
+    # Functions that read memory come after what declares it.
+    ready = _BLOCKS_DECLARED if _BLOCK_LOADS.search(rendered.text) else _SHARED
     for line, place in zip(rendered.text.splitlines(), rendered.lines, strict=True):
         if _EXTENSION.match(line):
             continue
@@ -190,8 +196,8 @@ def emulate(rendered: Rendered) -> Rendered:
         if _SIZE.fullmatch(line):
             functions = (_SHUFFLE.format(type=name) for name in shuffled)
             lines += "\n".join([_NAMES, *functions]).splitlines()
-        elif matrices and (memory := _SHARED.match(line)):
-            lines += _coopmat(rendered, *memory.groups()).splitlines()
+        elif matrices and ready.match(line):
+            lines += _coopmat(rendered, *_SHARED.findall(rendered.text)[0]).splitlines()
         elif matrices:
             filled = _RIGHT_ROWS.sub("coopMatLoadRows", _FILLED.sub(_fill, line))
             lines = [_MATRIX.sub(lambda found: _TYPES_OF_USES[found.group(1)], filled)]
@@ -235,6 +241,7 @@ def _coopmat(rendered: Rendered, cell: str, memory: str) -> str:
         "DOT": _DOT_OF_BYTES if of_bytes else _DOT_OF_HALVES,
         "COLLECTED": _COLUMN_OF_ROWS if whole and not of_bytes else "",
         "MEMORY": memory,
+        "BLOCKS": _BLOCKS if _BLOCK_LOADS.search(rendered.text) else memory,
         "TALL": f"{tall}u",
         "ACROSS": f"{columns // 4}u",
         "VECTORS": f"{k // each}u",
@@ -250,7 +257,7 @@ def _coopmat(rendered: Rendered, cell: str, memory: str) -> str:
 
 
 def _check_coopmat(rendered: Rendered) -> None:
-    """Refuse memory other than one shared array, and layouts that are not emulated."""
+    """Refuse layouts that are not emulated, and memory but one shared array and right operands."""
     uses = dict(found[::-1] for found in _DECLARED.findall(rendered.text))
     cells = {name: cell for cell, name in _SHARED.findall(rendered.text)}
     halves = "uvec4" in cells.values() and "coopmat<int8_t," not in rendered.text
@@ -258,7 +265,8 @@ def _check_coopmat(rendered: Rendered) -> None:
     for number, line in enumerate(rendered.text.splitlines()):
         for matrix, array, layout in _ACCESSED.findall(line):
             allowed = layouts.get(matrix, layouts[uses[matrix]])
-            if set(cells) != {array} or layout not in allowed:
+            blocks = uses[matrix] == "B" and array == _BLOCKS
+            if not (blocks or set(cells) == {array}) or layout not in allowed:
                 file, place = rendered.lines[number]
                 raise ShaderError(f"'{line.strip()}' cannot be emulated", template=file, line=place)
 

@@ -144,8 +144,10 @@ MAX_SHARED_SMALL = 32_768
 
 AHEAD = 128 * 128
 """Results of the smallest tiles that fill the other buffer before they multiply."""
+MAX_FLIGHT = 8
+"""Matrices of the right operand that a subgroup loads ahead of their use, at most."""
 
-_COOP = re.compile(r"(\d+)x(\d+)w(\d+)x(\d+)k(\d+)(l2)?m(\d+)x(\d+)x(\d+)s(\d+)")
+_COOP = re.compile(r"(\d+)x(\d+)w(\d+)x(\d+)k(\d+)(l2|f)?m(\d+)x(\d+)x(\d+)s(\d+)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,7 +156,8 @@ class CoopTileSize:
 
     A subgroup makes `sub_rows` by `sub_columns` of them, as products of `matrix`; `groups` of
     subgroups share each `step` along K. With two `limbs`, operands are float32, and each number is
-    staged as two float16 numbers.
+    staged as two float16 numbers. With `fragments`, the right operand is stored matrix by matrix,
+    and loaded without shared memory.
     """
 
     rows: int
@@ -165,14 +168,15 @@ class CoopTileSize:
     groups: int
     matrix: MatrixSize
     limbs: int = 1
+    fragments: bool = False
 
     @property
     def label(self) -> str:
         """The value of the axis `tile`."""
         size = self.matrix.name if self.matrix.element_bytes == 1 else self._matrix_label
-        limbs = "l2" if self.limbs == 2 else ""
+        kind = "l2" if self.limbs == 2 else "f" if self.fragments else ""
         part = f"w{self.sub_rows}x{self.sub_columns}k{self.groups}"
-        return f"{self.rows}x{self.columns}{part}{limbs}{size}"
+        return f"{self.rows}x{self.columns}{part}{kind}{size}"
 
     @property
     def _matrix_label(self) -> str:
@@ -201,7 +205,15 @@ class CoopTileSize:
 
     def stage(self, step: int) -> int:
         """Return the vec4s of a step in shared memory, one of padding in each row."""
-        return self.limbs * (self.rows + self.columns) * (step // self.each + 1)
+        staged = self.rows + (0 if self.fragments else self.columns)
+        return self.limbs * staged * (step // self.each + 1)
+
+    def flight(self, step: int) -> int:
+        """Return how many matrices along K a subgroup loads ahead of their use in a step."""
+        of_step = step // (self.matrix.k * self.groups)
+        most = max(MAX_FLIGHT * self.matrix.n // self.sub_columns, 1)
+        counts = range(min(of_step, most), 0, -1)
+        return next((count for count in counts if of_step % count == 0), 1)
 
     @property
     def stage_bytes(self) -> int:
@@ -220,7 +232,7 @@ class CoopTileSize:
         Then only barriers delay large float16 tiles.
         """
         large = self.rows * self.columns >= AHEAD and self.matrix.element_bytes > 1
-        return large and self.buffers == 2
+        return large and self.buffers == 2 and not self.fragments
 
     @property
     def sum_pitch(self) -> int:
@@ -296,8 +308,8 @@ def parse_coop(text: str, step: int, element_bytes: int) -> CoopTileSize:
     match = _COOP.fullmatch(text if "m" in text else text + DEFAULT_MATRIX)
     if match is None:
         raise ValueError(f"'{text}' names no tile of cooperative matrices")
-    *numbers, limbs = (*match.groups()[:5], *match.groups()[6:], match.group(6))
+    *numbers, kind = (*match.groups()[:5], *match.groups()[6:], match.group(6))
     rows, columns, sub_rows, sub_columns, groups, *size = map(int, numbers)
     matrix = MatrixSize(size[0], size[1], size[2], size[3], element_bytes)
     of_tile = rows, columns, step, sub_rows, sub_columns, groups, matrix
-    return CoopTileSize(*of_tile, limbs=2 if limbs else 1)
+    return CoopTileSize(*of_tile, limbs=2 if kind == "l2" else 1, fragments=kind == "f")

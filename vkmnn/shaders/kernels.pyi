@@ -2416,8 +2416,19 @@ MatmulCoopTile: TypeAlias = Literal[
     "16x32w16x32k4l2",
     "64x64w32x32k1l2m16x16x16s64",
     "32x32w16x16k1l2m16x16x16s64",
+    "48x128w48x32k2f",
+    "48x96w48x32k2f",
+    "48x64w48x32k3f",
+    "32x48w32x48k8f",
+    "32x32w32x16k2f",
+    "16x32w16x32k3f",
+    "32x64w32x32k4fm16x16x16s64",
+    "48x64w48x32k3fm16x8x16s32",
+    "32x64w32x16k2fm8x16x16s16",
+    "32x32w32x8k2fm8x8x16s8",
+    "32x32w32x8k2fm8x8x8s8",
 ]
-MatmulCoopStep: TypeAlias = Literal[64, 32, 128, 96, 256]
+MatmulCoopStep: TypeAlias = Literal[64, 32, 128, 96, 256, 192, 384]
 MatmulCoopSplit: TypeAlias = Literal[0, 1]
 MatmulCoopBits: TypeAlias = Literal[0, 4, 8]
 MatmulCoopAligned: TypeAlias = Literal[4, 1]

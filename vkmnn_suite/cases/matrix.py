@@ -406,17 +406,24 @@ def matmul_coop(variant: Variant) -> Iterator[Case]:
     longer = long + step - 3
     # Bounds that few results reach: clamped results would hide errors.
     clamp = Activation("CLIP", -50.0, 70.0)
-    yield _coop((2, 1, rows + 5, long), (1, 3, n, long), MatMulAttrs(False, True, 0.5, clamp))
-    yield _coop((rows + 1, long), (n, long), MatMulAttrs(False, True, 0.5, clamp), constant=[1])
-    yield _coop((longer, rows - 3), (longer, n), MatMulAttrs(True, False, 0.5, clamp))
+    # Matrix by matrix, or read in place.
+    fragments = not variant.by_limbs and coop_tile_of(variant).fragments
+    right = [1] if fragments else []
+    turned = MatMulAttrs(False, True, 0.5, clamp)
+    yield _coop((2, 1, rows + 5, long), (1, 3, n, long), turned, constant=right)
+    if not fragments:
+        yield _coop((rows + 1, long), (n, long), turned, constant=[1])
+    across = MatMulAttrs(True, False, 0.5, clamp)
+    yield _coop((longer, rows - 3), (longer, n), across, constant=right)
     yield _coop((0, 8), (8, small), MatMulAttrs())
     if variant.by_limbs:
         yield from _scaled_rows(rows, long, n)
     if split:
         return
     yield _coop((3, 5, long - 5), (3, long - 5, n), MatMulAttrs(activation=clamp), constant=[1])
-    yield _coop((1, long), (long, small), MatMulAttrs(activation=clamp), constant=[0])
-    yield _coop((1, 1), (1, small), MatMulAttrs(activation=clamp))
+    if not fragments:
+        yield _coop((1, long), (long, small), MatMulAttrs(activation=clamp), constant=[0])
+    yield _coop((1, 1), (1, small), MatMulAttrs(activation=clamp), constant=right)
     if variant.by_limbs:
         return
     yield from normed_tiles(coop_tile_of(variant), n)

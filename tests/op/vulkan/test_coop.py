@@ -25,9 +25,12 @@ from vkmnn.vulkan.backend import VulkanBackend
 from vkmnn.vulkan.cost.devices import AMD
 from vkmnn.vulkan.gemm.coop_tiles import (
     FEATURES,
+    FRAGMENT_MARGIN,
+    FRAGMENT_TILES,
     LARGE_MATRIX,
     LARGE_TILES,
     LLVMPIPE_MATRIX,
+    MAX_SUMS_AMD,
     NARROW_MATRIX,
     TILES,
     TILES_OF,
@@ -105,6 +108,52 @@ def test_large_products_fill_shared_memory_a_step_ahead() -> None:
     small = rank(MatMulProblem((), (), (), 197, 768, 768), target)[0]
     assert isinstance(small, MatMulCoop)
     assert small.tile not in LARGE_TILES
+
+
+def _constant(m: int, n: int, k: int, *, constant: bool = True) -> MatMulProblem:
+    return MatMulProblem((), (), (), m, n, k, constant=constant)
+
+
+def test_constants_are_stored_matrix_by_matrix_where_it_is_predicted_to_pay() -> None:
+    """By more than three percent, as no device has timed it; every tile is offered to the tuner."""
+    target = Target(COOPMAT_GPU, "f16", weight_bytes=170_000_000)
+    chosen = set()
+    for size in [
+        (197, 2304, 768),
+        (197, 768, 3072),
+        (128, 768, 768),
+        (64, 768, 768),
+        (512, 64, 96),
+    ]:
+        problem = _constant(*size)
+        ranked = [kernel for kernel in rank(problem, target) if isinstance(kernel, MatMulCoop)]
+        assert {kernel.tile for kernel in ranked} >= set(FRAGMENT_TILES[LARGE_MATRIX])
+        best = {
+            kind: min(kernel.predict(problem, target).cost.total for kernel in ranked
+                      if kernel.tile.fragments is kind)
+            for kind in (False, True)
+        }  # fmt: skip
+        if ranked[0].tile.fragments:
+            assert FRAGMENT_MARGIN * best[True] < best[False]
+        chosen.add(ranked[0].tile.fragments)
+    assert chosen == {False, True}
+
+
+def test_only_constants_of_whole_vec4s_are_stored_matrix_by_matrix() -> None:
+    target = Target(COOPMAT_GPU, "f16", weight_bytes=170_000_000)
+    for problem in (_constant(197, 2304, 768, constant=False), _constant(197, 2302, 768)):
+        tiles = [kernel.tile for kernel in rank(problem, target) if isinstance(kernel, MatMulCoop)]
+        assert tiles
+        assert not any(tile.fragments for tile in tiles)
+
+
+@pytest.mark.parametrize("tile", [tile for tiles in FRAGMENT_TILES.values() for tile in tiles])
+def test_subgroups_with_matrices_from_memory_have_all_rows_of_their_tile(tile: CoopTile) -> None:
+    """None loads what another one does; the left operand has room for more of K at a time."""
+    assert tile.subgroups[0] == 1
+    assert tile.step >= 128
+    assert tile.flight(tile.step) >= 2
+    assert tile.sums <= MAX_SUMS_AMD
 
 
 @pytest.mark.parametrize(

@@ -60,6 +60,8 @@ class Tiling:
         ahead: steps lie in shared memory one step early, so that only barriers delay them.
         closing: waits of additional invocations for one another, after the last step.
         openings: waits of a workgroup for loads that no other workgroup hides.
+        direct_bytes: bytes per step that subgroups load into matrices without shared memory.
+        rounds: waits for these loads per step, each as long as that of a step.
     """
 
     tiles: int
@@ -83,6 +85,8 @@ class Tiling:
     ahead: bool = False
     closing: int = 0
     openings: int = 0
+    direct_bytes: float = 0.0
+    rounds: int = 1
 
     @property
     def workgroups(self) -> int:
@@ -147,7 +151,8 @@ def tiles_cost(tiling: Tiling, info: DeviceInfo, cold: bool) -> Cost:
     step = device.step_us if tiling.buffers > 1 else device.single_step_us
     if tiling.ahead:
         step = device.ahead_step_us
-    step += device.cold_step_us * streamed
+    step += (tiling.rounds - 1) * device.step_us
+    step += tiling.rounds * device.cold_step_us * streamed
     rounds = busiest * tiling.steps
     busy = max(min(tiling.workgroups, cores_of(info)), 1)  # none for an empty product
     rate_bytes = min(device.core_bytes, device.cached_bytes / busy)
@@ -162,7 +167,9 @@ def tiles_cost(tiling: Tiling, info: DeviceInfo, cold: bool) -> Cost:
         # One instruction for four products; others continue while it takes longer than most.
         issued = tiling.flops / DOT_PRODUCTS / rate + tiling.lane_flops / device.core_flops
         arithmetic = max(issued, tiling.flops / device.dot_flops)
-    work = max(arithmetic, tiling.staged_bytes / device.shared_bytes)
+    direct = tiling.direct_bytes / (device.core_bytes * device.direct_part)
+    # Both through the same unit.
+    work = max(arithmetic, tiling.staged_bytes / device.shared_bytes + direct)
     split = 0.0
     if tiling.parts > 1:
         part_bytes = 4.0 * tiling.results * (tiling.parts + 1)

@@ -90,6 +90,7 @@ class CoopTile(CoopTileSize):
     groups: int = 1
     matrix: Matrix = LARGE_MATRIX
     limbs: int = 1
+    fragments: bool = False
 
     @property
     def name(self) -> kernels.MatmulCoopTile:
@@ -99,17 +100,22 @@ class CoopTile(CoopTileSize):
     @property
     def splits(self) -> bool:
         """Whether a split-K kernel exists; not for bytes."""
-        return self.groups > 1 and self.matrix.element_bytes > 1
+        enough = SPLIT_GROUPS if self.fragments else 2
+        return self.groups >= enough and self.matrix.element_bytes > 1
 
     @property
     def is_coded(self) -> bool:
         """Whether there is a kernel with quantised weights."""
-        return (self.rows, self.columns, self.step) in CODED_SIZES
+        return (self.rows, self.columns, self.step) in CODED_SIZES and not self.fragments
 
     @property
     def registers(self) -> int:
         """Estimated registers per invocation: sums, loads and operands."""
-        return min(self.sums + (64 if self.sums < 64 else 90), MAX_REGISTERS)
+        matrix, ahead = self.matrix, 0
+        if self.fragments:
+            # Two float16 elements a register.
+            ahead = self.flight(self.step) * self.sub_columns * matrix.k // (2 * matrix.subgroup)
+        return min(self.sums + (64 if self.sums < 64 else 90) + ahead, MAX_REGISTERS)
 
     @property
     def sums(self) -> int:
@@ -131,6 +137,13 @@ class CoopTile(CoopTileSize):
     def products(self) -> int:
         """Products of matrices that make one product of elements."""
         return 2 * self.limbs - 1
+
+    @property
+    def rounds(self) -> int:
+        """How often in a step a subgroup waits for loads."""
+        if not self.fragments:
+            return 1
+        return self.step // (self.matrix.k * self.groups * self.flight(self.step))
 
     @property
     def norm_bytes(self) -> int:
@@ -178,6 +191,11 @@ VALUE_FLOPS = 6.5
 # Cost of making two limbs of a number: eight instructions.
 LIMB_FLOPS = 16.0
 
+# The fewest groups of tiles with fragments that have a kernel which splits K further.
+SPLIT_GROUPS = 8
+# Required speed-up by weights in fragment order, as no device has timed it yet.
+FRAGMENT_MARGIN = 1.03
+
 # RDNA3 stores matrix operands twice, so 128 sums spill up to 131 registers (docs/gpu-compilers.md).
 MAX_SUMS_AMD = 64
 
@@ -211,6 +229,25 @@ LARGE_TILES = (
 )
 """Further tiles, for products of thousands of rows and columns."""
 
+FRAGMENT_TILES: dict[Matrix, tuple[CoopTile, ...]] = {
+    LARGE_MATRIX: (
+        CoopTile(48, 128, 128, 48, 32, 2, fragments=True),
+        CoopTile(48, 96, 128, 48, 32, 2, fragments=True),
+        CoopTile(48, 64, 192, 48, 32, 3, fragments=True),
+        CoopTile(32, 48, 256, 32, 48, 8, fragments=True),
+        CoopTile(32, 32, 256, 32, 16, 2, fragments=True),
+        CoopTile(16, 32, 384, 16, 32, 3, fragments=True),
+    ),
+    WIDE_MATRIX: (CoopTile(32, 64, 128, 32, 32, 4, WIDE_MATRIX, fragments=True),),
+    NARROW_MATRIX: (CoopTile(48, 64, 192, 48, 32, 3, NARROW_MATRIX, fragments=True),),
+    XE2_MATRIX: (CoopTile(32, 64, 128, 32, 16, 2, XE2_MATRIX, fragments=True),),
+    XE_MATRIX: (CoopTile(32, 32, 128, 32, 8, 2, XE_MATRIX, fragments=True),),
+    LLVMPIPE_MATRIX: (CoopTile(32, 32, 128, 32, 8, 2, LLVMPIPE_MATRIX, fragments=True),),
+}
+"""Tiles for constants that are stored matrix by matrix.
+
+A subgroup has all rows of its tile, so that none loads what another one does.
+"""
 
 CODED_SIZES = frozenset(
     {
@@ -310,6 +347,12 @@ def product_tiles(matrix: Matrix) -> Iterator[CoopTile]:
     """Yield the float16 tiles of matrix products, which convolutions do not all have."""
     yield from chain.from_iterable(TILES_OF[matrix])
     yield from (tile for tile in LARGE_TILES if tile.matrix == matrix)
+
+
+def constant_tiles(matrix: Matrix) -> Iterator[CoopTile]:
+    """Yield the float16 tiles of products with a constant of whole vec4s of columns."""
+    yield from product_tiles(matrix)
+    yield from FRAGMENT_TILES[matrix]
 
 
 def matrix_of(info: DeviceInfo) -> Matrix | None:
@@ -419,6 +462,7 @@ def timed_coop(
         us = coop_cost(
             kernel, gemm, info, weight_bytes, word_flops=word_flops, weight_bits=weight_bits
         ).total
+        us *= FRAGMENT_MARGIN if kernel.tile.fragments else 1.0
         return weighed_us(us, kernel.tile.done(gemm), least), kernel
 
     offered: list[tuple[float, CoopKernel]] = []
@@ -466,14 +510,16 @@ def coop_cost(
     tile, size, loaded = kernel.tile, kernel.tile.matrix.element_bytes, kernel.tile.operand_bytes
     right_size = weight_bits / 8 if weight_bits else loaded
     # In each step, every subgroup reads its rows and columns from shared memory.
-    reads = tile.invocations // tile.matrix.subgroup * (tile.sub_rows + tile.sub_columns)
+    subgroups = tile.invocations // tile.matrix.subgroup
+    staged_columns = 0 if tile.fragments else tile.columns
+    reads = subgroups * (tile.sub_rows + (tile.sub_columns if staged_columns else 0))
     tiling = Tiling(
         tiles=tile.workgroups(gemm),
         parts=kernel.parts,
         steps=kernel.walk(gemm)["steps"],
         left_bytes=(4 if word_flops else loaded) * tile.rows * tile.step,
         right_bytes=right_size * tile.columns * tile.step,
-        staged_bytes=loaded * tile.step * (reads / tile.groups + tile.rows + tile.columns),
+        staged_bytes=loaded * tile.step * (reads / tile.groups + tile.rows + staged_columns),
         # Bytes run at twice the rate.
         flops=tile.products * size * tile.rows * tile.columns * tile.step,
         results=tile.rows * tile.columns,
@@ -485,6 +531,10 @@ def coop_cost(
         weight_bytes=int(right_size * gemm.columns * gemm.k * gemm.batches),
         matrices=True,
         ahead=tile.ahead,
+        direct_bytes=loaded * tile.step * subgroups * tile.sub_columns / tile.groups
+        if tile.fragments
+        else 0.0,
+        rounds=tile.rounds,
         lane_flops=tile.step
         * (
             tile.rows * (MOMENT_FLOPS * normed + word_flops / 4)

@@ -15,15 +15,17 @@ from vkmnn.vulkan.cost.terms import Expected
 from vkmnn.vulkan.cost.tiles import weighed_us
 from vkmnn.vulkan.encoder import VulkanEncoder
 from vkmnn.vulkan.gemm.coop_tiles import (
+    FRAGMENT_MARGIN,
     VECTOR,
     CoopKernel,
     CoopTile,
+    constant_tiles,
     coop_cost,
     matrix_of,
     product_tiles,
 )
 from vkmnn.vulkan.gemm.encode import kernels_for
-from vkmnn.vulkan.gemm.families.coop import MatMulCoop
+from vkmnn.vulkan.gemm.families.coop import MatMulCoop, fits_fragments
 from vkmnn.vulkan.gemm.families.shared import MatMulShared
 from vkmnn.vulkan.gemm.family import MARGIN, Apart
 from vkmnn.vulkan.gemm.job import MatMulJob
@@ -124,6 +126,8 @@ def normed_kernels(
     for kernel in kernels:
         expected = kernel.predict(problem, target)
         us = weighed_us(expected.cost.total, expected.done, expected.needed)
+        if isinstance(kernel, NormedCoop) and kernel.tile.fragments:
+            us *= FRAGMENT_MARGIN
         timed.append((us, kernel))
     return [kernel for _, kernel in sorted(timed, key=lambda pair: pair[0])]
 
@@ -132,7 +136,8 @@ def _coop_kernels(problem: NormedProblem, target: Target) -> list[NormedCoop]:
     matrix = matrix_of(target.info)
     if matrix is None or target.element != "f16" or problem.product.k % VECTOR:
         return []
-    return [NormedCoop(tile) for tile in product_tiles(matrix) if tile.fits(target.info)]
+    tiles = constant_tiles if fits_fragments(problem.product) else product_tiles
+    return [NormedCoop(tile) for tile in tiles(matrix) if tile.fits(target.info)]
 
 
 def _shared_kernels(problem: NormedProblem, target: Target, emulated: bool) -> list[NormedShared]:

@@ -10,6 +10,7 @@ import numpy as np
 from vkmnn.base.records import dataclass
 from vkmnn.core.tensor import Tensor
 from vkmnn.ir import Array, DType
+from vkmnn.shader_files.tiles import CoopTileSize
 from vkmnn.shaders import kernels
 from vkmnn.vulkan.encoder import VulkanEncoder, ceil_div
 from vkmnn.vulkan.gemm.dynamic import Tiles, code_tiles
@@ -257,11 +258,7 @@ def rows_of(
     k8 = ceil_div(k, EIGHT)
 
     def pack(array: Array) -> Array:
-        plain = array.reshape(matrices, *((k, rows) if across else (rows, k)))
-        ordered = plain.swapaxes(1, 2) if across else plain
-        if gain is not None:
-            assert gain.value is not None
-            ordered = ordered * gain.value.reshape(k).astype(np.float32)
+        ordered = _rows_along_k(array, (matrices, rows, k), across, gain)
         return np.pad(ordered, ((0, 0), (0, 0), (0, -k % EIGHT))) if k % EIGHT else ordered
 
     if tensor.value is not None:
@@ -290,6 +287,48 @@ def rows_of(
         )
         _pack("a", tensor, packed, params, encoder)
     return Operand(packed, k8, rows * k8)
+
+
+def _rows_along_k(
+    array: Array, shape: tuple[int, int, int], across: bool, gain: Tensor | None
+) -> Array:
+    """Return matrices of `shape` (matrices, rows, k), each column times its gain."""
+    matrices, rows, k = shape
+    plain = array.reshape(matrices, *((k, rows) if across else (rows, k)))
+    ordered = plain.swapaxes(1, 2) if across else plain
+    if gain is None:
+        return ordered
+    assert gain.value is not None
+    scaled: Array = ordered * gain.value.reshape(k).astype(np.float32)
+    return scaled
+
+
+def fragments_of(job: MatMulJob, tile: CoopTileSize, encoder: VulkanEncoder) -> Operand:
+    """Return a constant right operand as [batch][N / n][K / k][n][k] of a device's matrices.
+
+    K is padded to whole steps of the tile, N to whole matrices, with zeros. `row` is the stride
+    between columns of matrices, in uvec4s of float16.
+    """
+    problem, across, matrix = job.problem, not job.transposed_b, tile.matrix
+    n, k, matrices = problem.n, problem.k, problem.matrices[1]
+    gain = job.norms.gain if job.norms else None
+    lines, depth = ceil_div(n, matrix.n) * matrix.n, ceil_div(k, tile.step) * tile.step
+
+    def pack(array: Array) -> Array:
+        rows = _rows_along_k(array, (matrices, n, k), across, gain)
+        if (lines, depth) != (n, k):
+            rows = _padded(rows, ((0, 0), (0, lines - n), (0, depth - k)))
+        blocks = rows.reshape(matrices, lines // matrix.n, matrix.n, depth // matrix.k, matrix.k)
+        # A view: the copy to device memory reorders the elements.
+        ordered: Array = blocks.swapaxes(2, 3)
+        return ordered
+
+    key = f"fragments:{matrix.n}x{matrix.k}:{lines}:{depth}:{across}"
+    if gain is None:
+        packed = encoder.constant(job.b, key, pack, words=matrices * lines * depth)
+    else:  # not in files: see `rows_of`
+        packed = encoder.constant(job.b, f"{key}:{gain.name}", pack)
+    return Operand(packed, matrix.n * depth // EIGHT, lines * depth // EIGHT)
 
 
 def _pack(
