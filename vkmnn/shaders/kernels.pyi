@@ -220,7 +220,7 @@ def append_packed(*, packing: AppendPackedPacking) -> Shader:
     reaches.
     """
 
-ArgReduceSource: TypeAlias = Literal["f32", "i32", "pair"]
+ArgReduceSource: TypeAlias = Literal["f32", "f16", "i32", "pair"]
 ArgReduceLanes: TypeAlias = Literal[8, 16, 32, 0, 1]
 ArgReduceLoad: TypeAlias = Literal["buffer", "texel"]
 

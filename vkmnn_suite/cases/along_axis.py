@@ -8,6 +8,7 @@ from itertools import product
 
 import numpy as np
 
+from vkmnn.base.elements import FLOATS
 from vkmnn.cpu_fallback.registry import AnyArray
 from vkmnn.ir.ops import ArgReduceAttrs, CumSumAttrs, TopKAttrs
 from vkmnn.testing.case import Case, Variant, op_case, op_cases, shader_cases
@@ -144,12 +145,18 @@ def arg_reduce(variant: Variant) -> Iterator[Case]:
 
 
 def _arg_cases(source: str) -> Iterator[Case]:
+    real = source in FLOATS
+    stored = FLOATS[source].dtype if source in FLOATS else np.dtype(np.float32)
+
+    def as_stored(x: AnyArray) -> AnyArray:
+        """Round floats as the variant stores them: that may make them equal."""
+        with np.errstate(over="ignore"):
+            return x.astype(stored).astype(np.float32) if real else x
+
     for kind in ("ArgMax", "ArgMin"):
         for shape, axis, peaks in _ARG_PIECES:
             for last in (False, True):
-                x = _ties(
-                    "f32" if source == "f32" or (source == "pair" and last) else "i32", *shape
-                )
+                x = _ties("f32" if real or (source == "pair" and last) else "i32", *shape)
                 yield op_case(kind, ArgReduceAttrs(axis, False, last), [x])
             x = x.copy()
             sign = 1 if kind == "ArgMax" else -1
@@ -163,18 +170,19 @@ def _arg_cases(source: str) -> Iterator[Case]:
         return
     for kind in ("ArgMax", "ArgMin"):
         for last in (False, True):
-            special = _special_floats() if source == "f32" else _special_integers()
+            special = as_stored(_special_floats()) if real else _special_integers()
             # Neighbours: the last bit decides.
-            near = np.nextafter(np.ones((2, 5), np.float32), np.float32(3 * (kind == "ArgMax")))
+            near = np.nextafter(np.ones((2, 5), stored), stored.type(3 * (kind == "ArgMax")))
             near[:, :2] = 1
-            near = near if source == "f32" else near.view(np.int32)
-            for x in (special, near, _ties(source, 3, 131), _ties(source, 131, 3)):
+            near = near.astype(np.float32) if real else near.view(np.int32)
+            ties = "f32" if real else source
+            for x in (special, near, _ties(ties, 3, 131), _ties(ties, 131, 3)):
                 yield op_case(kind, ArgReduceAttrs(1, True, last), [x])
-            x = _ties(source, 5, 9).astype(np.float16 if source == "f32" else np.int64)
+            x = _ties(ties, 5, 9).astype(np.float16 if real else np.int64)
             yield op_case(kind, ArgReduceAttrs(1, True, last), [x])
         for number, (shape, axis) in enumerate(_ARG_LINES):
-            x = _ties(source, *shape) if number % 3 else floats(*shape)
-            x = x if source == "f32" else (x * 3).astype(np.int32)
+            x = _ties("f32" if real else source, *shape) if number % 3 else floats(*shape)
+            x = as_stored(x) if real else (x * 3).astype(np.int32)
             yield op_case(kind, ArgReduceAttrs(axis, number % 2 == 0), [x])
         if source == "i32":
             for dtype in (np.uint8, np.int8):
