@@ -12,7 +12,7 @@ from vkmnn.vulkan.cost.terms import Cost, Expected
 from vkmnn.vulkan.device_rules import MAX_LOOP_ROUNDS, is_gpu
 from vkmnn.vulkan.encoder import VulkanEncoder
 from vkmnn.vulkan.execution import VulkanExecution, vulkan_execution
-from vkmnn.vulkan.float_rules import FloatOperands, FloatRule
+from vkmnn.vulkan.float_rules import FloatOperands
 from vkmnn.vulkan.storage import element_bytes
 
 PASSES = 7
@@ -34,9 +34,7 @@ class SampleTokenExecution(VulkanExecution[SampleTokenAttrs]):
 
     def float_operands(self, element: FloatElement) -> FloatOperands:
         """Read logits as they are stored; settings and random numbers are float32."""
-        wanted, made = self.by_rule(FloatRule.READS, element)
-        narrow = self.operand(0).element != "f32" and wanted[0]
-        return [narrow, False, False], made
+        return [self.operand(0).element != "f32", False, False], [False]
 
     def on_encode(self, encoder: VulkanEncoder) -> None:
         """Record the dispatch."""
