@@ -19,8 +19,8 @@ from vkmnn.runtime.device import enumerate_devices
 MOST = 5
 BESIDE = 4
 """Of a greedy step, beside its layers: the embedding, the logits, the choice, and the length."""
-SAMPLED = 15
-"""Of a sampled step, beside its layers: three of them sort the 320 tokens, nine choose."""
+SAMPLED = 5
+"""Of a sampled step, beside its layers: a random number more."""
 PROMPT = [5, 100, 7, 3, 250, 9]
 
 

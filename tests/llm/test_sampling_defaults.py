@@ -105,9 +105,8 @@ def test_min_p_leaves_only_probable_tokens(others: dict[str, Any]) -> None:
         assert drawn == wanted - ({1} if others.get("top_k") == 3 else set())
 
 
-def test_min_p_is_selected_on_the_host() -> None:
-    assert Sampling(temperature=1.0, min_p=0.1).needs_host
-    assert not Sampling(min_p=0.1).needs_host
+def test_min_p_is_selected_on_the_device() -> None:
+    assert not Sampling(temperature=1.0, min_p=0.1).needs_host
     assert not Sampling(temperature=1.0).needs_host
     for wrong in (-0.1, 1.5, True, "x", float("nan")):
         with pytest.raises(InvalidInputError, match="min_p"):

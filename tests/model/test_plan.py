@@ -339,6 +339,44 @@ def test_rows_of_a_table_count() -> None:
     assert step.cost.total < 4
 
 
+def test_lookups_by_given_indices_share_a_level() -> None:
+    """The host checks their indices, so neither waits for the other."""
+    net = Net("embeddings")
+    rows = [
+        net.op("Gather", net.constant(np.zeros((50, 64), np.float32)), index)
+        for index in (net.input(f"x{n}", (1, 8), onnx.TensorProto.INT64) for n in range(2))
+    ]
+    model = net.finish({net.op("Add", *rows): (1, 8, 64)})
+    given = {f"x{n}": np.zeros((1, 8), np.int64) for n in range(2)}
+    plan = plan_for(load_network(model), "nvidia-h200", "high", given, places=False)
+    assert plan.forecast.levels == 2
+
+
+@pytest.mark.parametrize("precision", ["high", "normal"])
+def test_the_likeliest_of_many_in_one_dispatch(precision: PrecisionName) -> None:
+    """After a product in float16 as well, without a conversion."""
+    net = Net("logits")
+    x = net.input("x", (1, 64))
+    logits = net.op("MatMul", x, net.constant(np.zeros((64, 32_000), np.float32)))
+    chosen = net.op("ArgMax", logits, axis=-1)
+    model = net.finish({chosen: (1, 1)}, onnx.TensorProto.INT64)
+    given = {"x": np.zeros((1, 64), np.float32)}
+    steps = plan_for(
+        load_network(model), "nvidia-h200", precision, given, places=False
+    ).forecast.steps
+    assert [step.kernel.rsplit("_", 3)[0] for step in steps][-1] == "arg_reduce"
+    assert sum("arg_reduce" in step.kernel for step in steps) == 1
+    assert not any("convert" in step.kernel and step.op != "x" for step in steps[1:])
+
+
+def test_bytes_of_packed_weights_count_as_they_are() -> None:
+    """Half a byte a value and two for a scale of 32: not four bytes a byte."""
+    steps = planned_product(1, 4096, half=True).forecast.steps
+    (step,) = (step for step in steps if "codes" in step.kernel)
+    weights = 4096 * 2048 * 4.5 / 8
+    assert weights < step.nbytes < 1.2 * weights
+
+
 def test_work_is_shared_out() -> None:
     """A workgroup for each channel block that is pooled; all phases in one dispatch."""
     (pool,) = (

@@ -175,6 +175,29 @@ def _topk(op: Op[TopKAttrs], inputs: Inputs) -> list[AnyArray]:
     return [np.take_along_axis(x, order, axis), order]
 
 
+@cpu_execution("SampleToken")
+def _sample_token(op: Op, inputs: Inputs) -> list[AnyArray]:
+    rows = zip(*(required(inputs, place) for place in range(3)), strict=True)
+    chosen = [_drawn(logits, settings, float(number[0])) for logits, settings, number in rows]
+    return [np.array(chosen, np.int64).reshape(-1, 1)]
+
+
+def _drawn(logits: AnyArray, settings: AnyArray, number: float) -> int:
+    """Return the index of a row that a random number selects."""
+    inverse, top_k, top_p, min_p = (float(one) for one in settings)
+    x = np.nan_to_num(logits.astype(np.float64), nan=-np.inf, posinf=np.inf, neginf=-np.inf)
+    with np.errstate(invalid="ignore"):
+        away = np.where(x == x.max(), 0.0, (x.max() - x) * inverse)
+    order = np.argsort(away, kind="stable")
+    weights = np.exp(-away[order])
+    count = int(min(top_k, np.count_nonzero(weights >= max(min_p, 2.0**-40))))
+    sums = np.cumsum(weights[:count])
+    if top_p < 1.0:
+        sums = sums[: int(np.searchsorted(sums, top_p * sums[-1])) + 1]
+    drawn = np.searchsorted(sums, number * sums[-1], side="right")
+    return int(order[min(int(drawn), len(sums) - 1)])
+
+
 @cpu_execution("CumProd")
 @cpu_execution("CumSum")
 def _cumsum(op: Op[CumSumAttrs], inputs: Inputs) -> list[AnyArray]:

@@ -12,13 +12,11 @@ from vkmnn.core.backend import Segment
 from vkmnn.core.device_tensor import DeviceTensor
 from vkmnn.core.plan import Plan
 from vkmnn.decoding.decode_step import (
-    INVERSE_TEMPERATURE,
     LENGTH_STEP,
-    TOP_K,
-    TOP_P,
+    SAMPLING,
     UNIFORM,
 )
-from vkmnn.decoding.sampling import DeviceSampling
+from vkmnn.decoding.sampling import LIKELIEST, DeviceSampling
 from vkmnn.decoding.step_ring import NO_FEEDS, Ring
 from vkmnn.ir import Array
 
@@ -85,10 +83,11 @@ class BatchedRing(Ring):
         _fill(tensors.lengths[turn], lengths, LEFT_OUT)
         _fill(tensors.settings[LENGTH_STEP], dict.fromkeys(tokens, 1), 0)
         if tensors.uniforms:
-            how, settings = sampling.items(), tensors.settings
-            _fill(settings[INVERSE_TEMPERATURE], {n: one.inverse_temperature for n, one in how}, 1)
-            _fill(settings[TOP_K], {n: one.top_k or np.inf for n, one in how}, 1)
-            _fill(settings[TOP_P], {n: one.top_p for n, one in how}, 1)
+            settings = tensors.settings[SAMPLING]
+            rows = np.array([LIKELIEST] * settings.shape[0], np.float32)
+            for number, one in sampling.items():
+                rows[number] = one.settings
+            settings.copy_from(rows)
 
     def submit(self, uniforms: Mapping[int, float]) -> None:
         """Queue a step on the tokens of the previous one, or on those that were set.

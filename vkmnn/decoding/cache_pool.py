@@ -53,7 +53,7 @@ class Member(Protocol):
     state: KVState
     io: DecoderIO
 
-    def step_graph(self, candidates: int, batched: bool) -> Graph:
+    def step_graph(self, sampled: bool, batched: bool) -> Graph:
         """Return the self-feeding step."""
 
     def planned(self, graph: Graph) -> Plan:
@@ -145,7 +145,7 @@ class CachePool:
         self._seats: list[BatchSeat | None] = []
         self._tensors: dict[str, DeviceTensor] = {}
         self._room = self._places = 0
-        self._rings: dict[tuple[int, int, bool], BatchedRing] = {}
+        self._rings: dict[tuple[int, bool, bool], BatchedRing] = {}
         self._ring: BatchedRing | None = None
         self._batch: list[BatchSeat] = []
         self._chained = False  # the device knows the input of the next step
@@ -339,9 +339,7 @@ class CachePool:
             one.index: one.sampler for one in batch if isinstance(one.sampler, DeviceSampling)
         }
         size = 1 << max(batch[-1].index, 1).bit_length()
-        vocabulary = seat.member.io.vocabulary
-        candidates = max((one.candidates(vocabulary) for one in sampling.values()), default=0)
-        key = size, candidates, any(one.host_samples for one in batch)
+        key = size, bool(sampling), any(one.host_samples for one in batch)
         ring = self._rings.get(key)
         if ring is None:
             ring = self._rings[key] = self._new_ring(seat.member, *key)
@@ -398,14 +396,14 @@ class CachePool:
     # --- recordings ------------------------------------------------------------------------------
 
     def _new_ring(
-        self, member: Member, size: int, candidates: int, host_samples: bool
+        self, member: Member, size: int, sampled: bool, host_samples: bool
     ) -> BatchedRing:
         """Record a batched step of this size.
 
         Raises:
             CannotRewriteError: that is impossible.
         """
-        graph, io = member.step_graph(candidates, batched=True), member.io
+        graph, io = member.step_graph(sampled, batched=True), member.io
         if not host_samples:
             chosen = [info for info in graph.outputs if info.name in (NEXT_TOKEN, NEXT_LENGTH)]
             graph = replace(graph, outputs=chosen)

@@ -130,18 +130,18 @@ class DecodeLoop:
         state.check_open()
         if not state.begun or not self._samples(sampling):
             return None
-        candidates = 0 if sampling is None else sampling.candidates(self.io.vocabulary)
-        ring = self._recorded_ring(candidates)
+        sampled = sampling is not None
+        ring = self._recorded_ring(sampled)
         if ring is not None and tensors.length < tensors.room and not self._others_queued(ring):
             return ring
         state.drain()
         if not self._can_step():
             return None
         tensors.make_room(tensors.length + 1)
-        return self._recorded_ring(candidates) or self._new_ring(candidates)
+        return self._recorded_ring(sampled) or self._new_ring(sampled)
 
-    def _recorded_ring(self, candidates: int) -> StepRing | None:
-        ring = self._tensors.recordings.get(candidates)
+    def _recorded_ring(self, sampled: bool) -> StepRing | None:
+        ring = self._tensors.recordings.get(sampled)
         assert ring is None or isinstance(ring, StepRing)
         return ring
 
@@ -149,17 +149,17 @@ class DecodeLoop:
         others = (one for one in self._tensors.recordings.values() if one is not ring)
         return any(isinstance(one, StepRing) and one.queued for one in others)
 
-    def _new_ring(self, candidates: int) -> StepRing | None:
+    def _new_ring(self, sampled: bool) -> StepRing | None:
         """Record a ring; None if that is impossible, now and later."""
         try:
-            ring = self._tensors.recordings[candidates] = self._record(candidates)
+            ring = self._tensors.recordings[sampled] = self._record(sampled)
         except CannotRewriteError as error:
             _log.info("tokens are chosen on the host: %s", error)
             self._possible = False
             return None
         return ring
 
-    def step_graph(self, candidates: int, batched: bool) -> Graph:
+    def step_graph(self, sampled: bool, batched: bool) -> Graph:
         """Return the self-feeding step; see `decode_step`.
 
         Raises:
@@ -175,14 +175,14 @@ class DecodeLoop:
             own = {name: zero_padded(value, shapes[name]) for name, value in io.feeds(past).items()}
             return own | padded.feeds(past, past + 1, evaluate)
 
-        return decode_step(padded, io, feeds, evaluate, candidates, batched)
+        return decode_step(padded, io, feeds, evaluate, sampled, batched)
 
     def planned(self, graph: Graph) -> Plan:
         """Return a plan for a network of static shapes."""
         return self._in_place.planned(graph, {info.name: info for info in graph.inputs})
 
-    def _record(self, candidates: int) -> StepRing:
-        graph = self.step_graph(candidates, batched=False)
+    def _record(self, sampled: bool) -> StepRing:
+        graph = self.step_graph(sampled, batched=False)
         io, caches = self.io, self._tensors.caches
         infos = {info.name: info for info in graph.inputs}
         new, token = self.state.program.backend.new_tensor, infos[io.token]

@@ -30,22 +30,15 @@ from vkmnn.ir.ops import (
     BinaryAttrs,
     CachedAttentionAttrs,
     CastAttrs,
-    CumSumAttrs,
-    ElementwiseAttrs,
-    ReductionAttrs,
     ReshapeAttrs,
-    SoftmaxAttrs,
-    Step,
-    TopKAttrs,
+    SampleTokenAttrs,
 )
 
 LENGTH, NEXT_LENGTH, NEXT_TOKEN = PAST, TOTAL, "vkmnn:next_token"
 """Rows before and after the step; the chosen token."""
 
-UNIFORMS, INVERSE_TEMPERATURE, TOP_K, TOP_P = (
-    f"vkmnn:{name}" for name in ("uniforms", "inverse_temperature", "top_k", "top_p")
-)
-"""Inputs of sampling steps: random numbers indexed by row; and as in `DeviceSampling`."""
+UNIFORMS, SAMPLING = "vkmnn:uniforms", "vkmnn:sampling"
+"""Inputs of sampling steps: random numbers indexed by row; and `DeviceSampling.settings`."""
 
 UNIFORM, LENGTH_STEP = "vkmnn:uniform", "vkmnn:length_step"
 """Inputs of batched steps: the random number of this step; 1, or 0 for a sequence that sits out."""
@@ -90,7 +83,7 @@ def decode_step(
     io: DecoderIO,
     feeds: Callable[[int], Mapping[str, Array]],
     evaluate: Evaluator,
-    candidates: int = 0,
+    sampled: bool = False,
     batched: bool = False,
 ) -> Graph:
     """Return a step that reads a token and `LENGTH`, and writes `NEXT_TOKEN` and `NEXT_LENGTH`.
@@ -100,7 +93,7 @@ def decode_step(
         io: its inputs and outputs for tokens and logits.
         feeds: the host's other feeds, by the number of rows.
         evaluate: computes one op on arrays.
-        candidates: number of likeliest tokens to sample from; 0 for greedy steps.
+        sampled: whether the step samples; otherwise it is greedy.
         batched: whether the step is to be batched with those of other sequences. It reads
             `LENGTH_STEP`, which is added to `LENGTH`, and `UNIFORM` instead of a table of numbers,
             and returns the logits, too.
@@ -108,7 +101,7 @@ def decode_step(
     Raises:
         CannotRewriteError: an input depends on the number of rows in an unknown way.
     """
-    return _DecodeStep(padded, io, evaluate, candidates, batched).result(feeds)
+    return _DecodeStep(padded, io, evaluate, sampled, batched).result(feeds)
 
 
 @dataclass(slots=True)
@@ -116,7 +109,7 @@ class _DecodeStep:
     padded: PaddedGraph
     io: DecoderIO
     evaluate: Evaluator
-    candidates: int
+    sampled: bool
     batched: bool = False
     feeds: Callable[[int], Mapping[str, Array]] | None = None
     ops: list[Op[Any]] = field(default_factory=list)
@@ -145,7 +138,7 @@ class _DecodeStep:
             if not self._probe(op):
                 self._emit(op)
         chosen = NEXT_TOKEN if token.dtype is DType.INT64 else f"{NEXT_TOKEN}:index"
-        if self.candidates:
+        if self.sampled:
             self._sampled(logits, chosen)
         else:  # [1, 1], as the token is read
             most = ArgReduceAttrs(-1, keepdims=len(logits.dims) == 2)
@@ -170,55 +163,25 @@ class _DecodeStep:
         made = [TensorInfo(LENGTH, DType.INT64, (1,))]
         if self.batched:
             made.append(TensorInfo(LENGTH_STEP, DType.INT64, (1,)))
-        if self.candidates:
-            names = (INVERSE_TEMPERATURE, TOP_K, TOP_P)
-            made += [TensorInfo(name, DType.FLOAT32, (1, 1)) for name in names]
+        if self.sampled:
+            made.append(TensorInfo(SAMPLING, DType.FLOAT32, (1, 4)))
             if self.batched:
                 made.append(TensorInfo(UNIFORM, DType.FLOAT32, (1, 1)))
             else:
-                made.append(TensorInfo(UNIFORMS, DType.FLOAT32, (self.padded.capacity,)))
+                made.append(TensorInfo(UNIFORMS, DType.FLOAT32, (self.padded.capacity, 1)))
         return made
 
     def _logits(self) -> TensorInfo:
         return next(i for i in self.padded.graph.outputs if i.name == self.io.logits)
 
     def _sampled(self, logits: TensorInfo, chosen: str) -> None:
-        """Sample one of the likeliest tokens: the first whose sum exceeds a random number."""
-        size, at = self.candidates, f"{NEXT_TOKEN}:"
-
-        def steps(name: str, inputs: list[str], numbers: tuple[float, ...], *kinds: Step) -> str:
-            return self._op("Elementwise", inputs, at + name, ElementwiseAttrs(kinds, numbers))
-
+        """Sample one of the likeliest tokens."""
+        at = f"{NEXT_TOKEN}:"
         flat = self._reshaped(logits.name, (1, logits.dims[-1]), at + "logits")
-        if logits.dtype is not DType.FLOAT32:
-            flat = self._op("Cast", [flat], at + "floats", CastAttrs(DType.FLOAT32))
-        values, indices = at + "values", at + "indices"
-        count = self._constant("candidates", [size])
-        self.ops.append(Op("TopK", values, [flat, count], [values, indices], TopKAttrs()))
-        ranks = self._constant("ranks", np.arange(size)[None], np.float32)
-        powers = steps(
-            *("powers", [values, INVERSE_TEMPERATURE, ranks, TOP_K], (VERY_NEGATIVE,)),
-            *(Step("MUL", (0, 1)), Step("LESS", (2, 3)), Step("SELECT", (5, 4, -1))),
-        )
-        weights = self._op("Softmax", [powers], at + "weights", SoftmaxAttrs(1))
-        axis = self._constant("axis", 1)
-        sums = self._op("CumSum", [weights, axis], at + "sums", CumSumAttrs())
-        kept = steps(
-            *("kept", [sums, weights, TOP_P], ()),
-            *(Step("SUB", (0, 1)), Step("LESS", (3, 2)), Step("MUL", (0, 4))),
-        )
-        along = self._constant("along", [1])
-        mass = self._op("Reduction", [kept, along], at + "mass", ReductionAttrs("MAX"))
         number = UNIFORM
         if not self.batched:
             number = self._op("Gather", [UNIFORMS, LENGTH], at + "uniform", AxisAttrs(0))
-        ends = steps(  # the last one kept does so even if the product is rounded up
-            *("ends", [sums, mass, number], ()),
-            *(Step("MUL", (1, 2)), Step("GREATER", (0, 3))),
-            *(Step("GREATER_EQUAL", (0, 1)), Step("MAX", (4, 5))),
-        )
-        place = self._op("ArgMax", [ends], at + "place", ArgReduceAttrs(1, keepdims=True))
-        self._op("GatherElements", [indices, place], chosen, AxisAttrs(1))
+        self._op("SampleToken", [flat, SAMPLING, number], chosen, SampleTokenAttrs())
 
     # --- tensors that depend on the length --------------------------------------------------------
 

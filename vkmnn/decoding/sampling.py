@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from math import inf
 from typing import TypeAlias
 
 from vkmnn.base.records import dataclass
 from vkmnn.ir import Array
-
-CANDIDATES = (64, 1024)
-"""Number of likely tokens that are sorted, unless all are."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,18 +20,23 @@ class DeviceSampling:
         top_k: number of likeliest tokens to sample from; 0 for all.
         top_p: sample only from the likeliest tokens whose probabilities add up to this;
             infinite for all.
+        min_p: sample only from tokens at least this many times as probable as the likeliest.
     """
 
     uniforms: Array
     inverse_temperature: float
     top_k: int
     top_p: float
+    min_p: float
 
-    def candidates(self, vocabulary: int) -> int:
-        """Return how many tokens are sorted: one of few numbers, so that there are few plans."""
-        fits = (size for size in CANDIDATES if 0 < self.top_k <= size < vocabulary)
-        return next(fits, vocabulary)
+    @property
+    def settings(self) -> tuple[float, float, float, float]:
+        """The numbers that the op SampleToken reads."""
+        return self.inverse_temperature, self.top_k or inf, self.top_p, self.min_p
 
+
+LIKELIEST = 1.0, 1.0, inf, 0.0
+"""The same for sequences that take the likeliest token."""
 
 HostSampler: TypeAlias = Callable[[Array, int], int]
 """Chooses the token after this many others from logits; asked again, it chooses the same."""

@@ -12,12 +12,7 @@ from vkmnn.base.records import dataclass
 from vkmnn.core.backend import Segment
 from vkmnn.core.device_tensor import DeviceTensor
 from vkmnn.core.plan import Plan
-from vkmnn.decoding.decode_step import (
-    INVERSE_TEMPERATURE,
-    TOP_K,
-    TOP_P,
-    UNIFORMS,
-)
+from vkmnn.decoding.decode_step import SAMPLING, UNIFORMS
 from vkmnn.decoding.padded_graph import CannotRewriteError
 from vkmnn.decoding.sampling import DeviceSampling
 from vkmnn.errors import InvalidInputError, VkmnnError
@@ -229,14 +224,9 @@ class StepRing(Ring):
     def _set(self, sampling: DeviceSampling) -> None:
         uniforms = np.zeros(self._settings[UNIFORMS].shape, np.float32)
         given = sampling.uniforms[: uniforms.size]
-        uniforms[: given.size] = given
+        uniforms[: given.size, 0] = given
         self._settings[UNIFORMS].copy_from(uniforms)
-        for name, value in (
-            (INVERSE_TEMPERATURE, sampling.inverse_temperature),
-            (TOP_K, sampling.top_k or np.inf),
-            (TOP_P, sampling.top_p),
-        ):
-            self._settings[name].copy_from(np.array([[value]], np.float32))
+        self._settings[SAMPLING].copy_from(np.array([sampling.settings], np.float32))
 
     def _end_together(self) -> None:
         """Wait for several steps at once."""

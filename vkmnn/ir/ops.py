@@ -654,6 +654,23 @@ class TopKAttrs(OpAttrs):
 
 
 @op_type(
+    "SampleToken",
+    inputs=3,
+    flops=per_input(4),
+    host=HostWork(numbers_of(inputs=6), sorts=True),
+)
+@dataclass(frozen=True, slots=True)
+class SampleTokenAttrs(OpAttrs):
+    """Draw an index of each row of logits, int64 [B, 1].
+
+    Inputs: logits [B, N]; settings [B, 4] (inverse temperature, top_k, top_p and min_p; infinite
+    top_k and top_p, and a min_p of 0, exclude nothing); random numbers from 0 to 1 [B, 1]. Of the
+    likeliest tokens, equally likely ones by index, the first with which the sum of probabilities
+    exceeds the number. Tokens of less than 2^-40 of the largest probability may be excluded.
+    """
+
+
+@op_type(
     "NonMaxSuppression",
     inputs=(3, 5),
     content=(2,),

@@ -105,8 +105,7 @@ class Sampling:
     @property
     def needs_host(self) -> bool:
         """Whether the device cannot select tokens in this way."""
-        alters = not self.forgets or bool(self.logit_bias)
-        return alters or (self.min_p > 0.0 and not self.likeliest)
+        return not self.forgets or bool(self.logit_bias)
 
     def __post_init__(self) -> None:
         """Check the ranges."""
@@ -198,7 +197,7 @@ class Sampler:
         uniforms = np.zeros(capacity, np.float32)
         uniforms[first:] = deepcopy(self._random).random(capacity - first)
         top_p = how.top_p if how.top_p < 1.0 else np.inf  # rounded sums may exceed 1
-        return DeviceSampling(uniforms, 1.0 / how.temperature, how.top_k, top_p)
+        return DeviceSampling(uniforms, 1.0 / how.temperature, how.top_k, top_p, how.min_p)
 
     def sample(self, logits: Array, there: Sequence[int]) -> int:
         """Return the next token.

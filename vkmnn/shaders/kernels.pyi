@@ -220,7 +220,7 @@ def append_packed(*, packing: AppendPackedPacking) -> Shader:
     reaches.
     """
 
-ArgReduceSource: TypeAlias = Literal["f32", "i32", "pair"]
+ArgReduceSource: TypeAlias = Literal["f32", "f16", "i32", "pair"]
 ArgReduceLanes: TypeAlias = Literal[8, 16, 32, 0, 1]
 ArgReduceLoad: TypeAlias = Literal["buffer", "texel"]
 
@@ -3517,6 +3517,20 @@ def rotary(*, aligned: RotaryAligned, element: RotaryElement, load: RotaryLoad) 
     """
     Rotary embedding of x [batch, heads, rows, depth]: the first `width` columns are rotated by
     pairs, (a, b) becomes (a cos - b sin, b cos + a sin).
+    """
+
+SampleTokenElement: TypeAlias = Literal["f32", "f16"]
+
+class SampleTokenParams(Params):
+    size: Final[int]
+    def __init__(self, *, size: int) -> None: ...
+
+def sample_token(*, element: SampleTokenElement) -> Shader:
+    """
+    a token drawn from the likeliest ones, for each row of logits, without sorting them. A
+    histogram of probabilities says which range of logits holds the end of a cumulative sum; its
+    range is divided again until it is a single number. Sums are integers in units of 2^-40 of the
+    likeliest token's probability, so that they do not depend on the order of the additions.
     """
 
 ScaleWidth: TypeAlias = Literal[4, 1]

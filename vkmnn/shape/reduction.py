@@ -139,6 +139,16 @@ def _named_topk(op: Op[TopKAttrs], facts: Facts) -> list[Found]:
     return [(facts.dtype(op), shape), (DType.INT64, shape)]
 
 
+@shape_rule("SampleToken", exact=True)
+def _sample_token(op: Op, facts: Facts) -> list[Found]:
+    shape = facts.shape(op)
+    if shape is None:
+        return [(DType.INT64, None)]
+    if len(shape) != 2 or shape[1] == 0:
+        raise ShapeError(f"logits are [rows, tokens], not {shape}")
+    return [(DType.INT64, (shape[0], 1))]
+
+
 shape_rule("CumSum", "CumProd")(like_first)
 
 

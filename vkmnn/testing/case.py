@@ -210,7 +210,7 @@ class Variant:
         """The storage of floats in the variant."""
         narrow = [name for name in FLOATS if name in NARROW]
         for name in narrow:
-            if name in (self.axes.get("element"), self.axes.get("result")):
+            if name in map(self.axes.get, ("element", "result", "source")):
                 return name
         # Its template names it. Loads through texel buffers alone need no feature.
         needs = self.library.load(self.name).requires

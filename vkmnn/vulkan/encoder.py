@@ -241,8 +241,11 @@ class VulkanEncoder:
         return self._status(), len(self.recording.checks)
 
     def unchecked(self) -> tuple[Tensor, int]:
-        """Return the bindings for a kernel with a check that is not needed."""
-        return self._status(), 0
+        """Return the bindings for a kernel with a check that is not needed.
+
+        The tensor is the dispatch's own, so that it waits for no other dispatch with a check.
+        """
+        return self.scratch(1, DType.INT32), 0
 
     def check_overflow(self, op: Op, output: Tensor) -> tuple[Tensor, int]:
         """Check results of a type wider than int32, which the device uses for them.

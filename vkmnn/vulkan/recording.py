@@ -15,7 +15,7 @@ from vkmnn.runtime.shader import Shader
 from vkmnn.vulkan.checks import Check, IndexRange
 from vkmnn.vulkan.choice import Choice
 from vkmnn.vulkan.cost.terms import Expected
-from vkmnn.vulkan.storage import to_storage
+from vkmnn.vulkan.storage import FLOAT_BYTES, to_storage
 
 Spec = Mapping[str, int | float | bool]
 
@@ -49,6 +49,14 @@ class PackedConstant:
     def form(self) -> str:
         """The name of the form in files."""
         return self.key if self.element == "f32" else f"{self.key}:{self.element}"
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes on the device; if only `pack` knows, without padding, and bytes stay bytes."""
+        if self.words:
+            return self.words * FLOAT_BYTES[self.element]
+        itemsize = self.source.dtype.itemsize
+        return self.source.size * (itemsize if itemsize == 1 else FLOAT_BYTES[self.element])
 
     def of(self, source: Array) -> PackedConstant:
         """Return the same form of another constant."""

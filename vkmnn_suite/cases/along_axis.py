@@ -8,8 +8,11 @@ from itertools import product
 
 import numpy as np
 
+from vkmnn.base.elements import FLOATS
+from vkmnn.cpu_fallback import run_op
 from vkmnn.cpu_fallback.registry import AnyArray
-from vkmnn.ir.ops import ArgReduceAttrs, CumSumAttrs, TopKAttrs
+from vkmnn.ir import Op
+from vkmnn.ir.ops import ArgReduceAttrs, CumSumAttrs, SampleTokenAttrs, TopKAttrs
 from vkmnn.testing.case import Case, Variant, op_case, op_cases, shader_cases
 from vkmnn.testing.shapes import floats, integers, whole
 from vkmnn.vulkan.sorting.selection import Selection
@@ -144,12 +147,18 @@ def arg_reduce(variant: Variant) -> Iterator[Case]:
 
 
 def _arg_cases(source: str) -> Iterator[Case]:
+    real = source in FLOATS
+    stored = FLOATS[source].dtype if source in FLOATS else np.dtype(np.float32)
+
+    def as_stored(x: AnyArray) -> AnyArray:
+        """Round floats as the variant stores them: that may make them equal."""
+        with np.errstate(over="ignore"):
+            return x.astype(stored).astype(np.float32) if real else x
+
     for kind in ("ArgMax", "ArgMin"):
         for shape, axis, peaks in _ARG_PIECES:
             for last in (False, True):
-                x = _ties(
-                    "f32" if source == "f32" or (source == "pair" and last) else "i32", *shape
-                )
+                x = _ties("f32" if real or (source == "pair" and last) else "i32", *shape)
                 yield op_case(kind, ArgReduceAttrs(axis, False, last), [x])
             x = x.copy()
             sign = 1 if kind == "ArgMax" else -1
@@ -163,23 +172,77 @@ def _arg_cases(source: str) -> Iterator[Case]:
         return
     for kind in ("ArgMax", "ArgMin"):
         for last in (False, True):
-            special = _special_floats() if source == "f32" else _special_integers()
+            special = as_stored(_special_floats()) if real else _special_integers()
             # Neighbours: the last bit decides.
-            near = np.nextafter(np.ones((2, 5), np.float32), np.float32(3 * (kind == "ArgMax")))
+            near = np.nextafter(np.ones((2, 5), stored), stored.type(3 * (kind == "ArgMax")))
             near[:, :2] = 1
-            near = near if source == "f32" else near.view(np.int32)
-            for x in (special, near, _ties(source, 3, 131), _ties(source, 131, 3)):
+            near = near.astype(np.float32) if real else near.view(np.int32)
+            ties = "f32" if real else source
+            for x in (special, near, _ties(ties, 3, 131), _ties(ties, 131, 3)):
                 yield op_case(kind, ArgReduceAttrs(1, True, last), [x])
-            x = _ties(source, 5, 9).astype(np.float16 if source == "f32" else np.int64)
+            x = _ties(ties, 5, 9).astype(np.float16 if real else np.int64)
             yield op_case(kind, ArgReduceAttrs(1, True, last), [x])
         for number, (shape, axis) in enumerate(_ARG_LINES):
-            x = _ties(source, *shape) if number % 3 else floats(*shape)
-            x = x if source == "f32" else (x * 3).astype(np.int32)
+            x = _ties("f32" if real else source, *shape) if number % 3 else floats(*shape)
+            x = as_stored(x) if real else (x * 3).astype(np.int32)
             yield op_case(kind, ArgReduceAttrs(axis, number % 2 == 0), [x])
         if source == "i32":
             for dtype in (np.uint8, np.int8):
                 x = integers(7, 13, low=0, high=99).astype(dtype)
                 yield op_case(kind, ArgReduceAttrs(0, False), [x])
+
+
+@shader_cases("sample_token")
+def sample_token(variant: Variant) -> Iterator[Case]:
+    """Each rank of few tokens and of many, equal ones among them, within each limit and several."""
+    rng = np.random.default_rng(5)
+    stored = FLOATS[variant.floats].dtype
+    limits = [(np.inf, np.inf, 0.0), (7, np.inf, 0.0), (np.inf, 0.6, 0.0), (np.inf, np.inf, 0.2)]
+    limits += [(40, 0.77, 0.05), (1, 0.5, 0.0), (np.inf, 1e-9, 0.0), (1e9, 0.999, 1.0)]
+    for tokens, spread, step in (
+        *((1, 1.0, 0.0), (5, 2.0, 0.0), (300, 3.0, 0.0), (300, 3.0, 0.5), (999, 0.0, 0.0)),
+        *((5_003, 4.0, 0.0), (5_003, 4.0, 0.25), (999, 200.0, 0.0), (9_001, 1e-3, 0.0)),
+    ):
+        logits = (rng.standard_normal((len(limits), tokens)) * spread).astype(np.float32)
+        logits = np.round(logits / step) * np.float32(step) if step else logits
+        logits = logits.astype(stored).astype(np.float32)
+        if tokens > 4:
+            logits[0, 1], logits[1, 3] = -np.inf, np.nan
+        settings = np.array([(0.5 + n / 4, *one) for n, one in enumerate(limits)], np.float32)
+        for place in (0.0, 0.3, 0.95):
+            yield _drawn(logits, settings, place)
+    logits[:, 7] = np.inf
+    yield _drawn(logits, settings, 0.5)
+
+
+def _drawn(logits: AnyArray, settings: AnyArray, place: float) -> Case:
+    """Return a case whose random numbers are in the middle of a token's share.
+
+    Args:
+        logits: one row for each of the settings.
+        settings: of SampleToken.
+        place: about which number to draw, from 0 to 1.
+    """
+    numbers = [_middle(*row, place) for row in zip(logits, settings, strict=True)]
+    drawn = np.array(numbers, np.float32).reshape(-1, 1)
+    return op_case("SampleToken", SampleTokenAttrs(), [logits, settings, drawn], rtol=0, atol=0)
+
+
+def _middle(logits: AnyArray, settings: AnyArray, place: float) -> float:
+    """Return a number near `place` that rounding does not move to another token."""
+    op = Op("SampleToken", "", ["x", "how", "number"], ["y"], SampleTokenAttrs())
+
+    def chosen(number: float) -> int:
+        drawn = np.array([[number]], np.float32)
+        return int(run_op(op, [logits[None], settings[None], drawn])[0][0, 0])
+
+    while True:
+        token, width = chosen(place), 2.0**-3
+        while chosen(place + width) != token:
+            width /= 2
+        if width >= 2.0**-16:
+            return place + width / 2
+        place += 2 * width  # near the end of its share
 
 
 def _top_k(x: AnyArray, k: int, axis: int = -1, *, largest: bool = True) -> Case:

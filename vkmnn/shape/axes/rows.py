@@ -87,6 +87,12 @@ def _top_k(op: Op[TopKAttrs], known: Known) -> list[Loop]:
     return _along(known, normalize_axis(op.attrs.axis, len(known.shape())))
 
 
+@axes_of("SampleToken")
+def _sample_token(op: Op, known: Known) -> list[Loop]:
+    rows, tokens = known.shape()
+    return [parallel(rows, [0, 0, 0], 0), mixed(tokens, [1, None, None], None)]
+
+
 @axes_of("CumSum", "CumProd")
 def _running(op: Op, known: Known) -> list[Loop]:
     return _along(known, normalize_axis(int_scalar(known.values, 1, "axis"), len(known.shape())))

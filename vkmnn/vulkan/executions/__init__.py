@@ -41,6 +41,7 @@ MODULES: Mapping[str, tuple[str, ...]] = {
     "reduction": ("Reduction",),
     "regions": ("RoiAlign", "RoiPool"),
     "rotary": ("Rotary",),
+    "sample_token": ("SampleToken",),
     "scale": ("Scale",),
     "scattering": ("ScatterElements", "ScatterND"),
     "select": ("Select",),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Literal
 
 from vkmnn.core.execution import Rejection
 from vkmnn.core.tensor import Tensor
@@ -13,8 +12,12 @@ from vkmnn.ir.ops import ArgReduceAttrs
 from vkmnn.runtime.device_info import DeviceInfo
 from vkmnn.shaders import kernels
 from vkmnn.shape.common import normalize_axis
+from vkmnn.vulkan.cost.devices import class_of
+from vkmnn.vulkan.cost.passes import pass_cost
+from vkmnn.vulkan.device_rules import is_gpu
 from vkmnn.vulkan.encoder import VulkanEncoder, ceil_div
 from vkmnn.vulkan.execution import VulkanExecution, vulkan_execution
+from vkmnn.vulkan.float_rules import FloatRule
 from vkmnn.vulkan.rows.reduction import (
     ROW_PIECE,
     Line,
@@ -24,7 +27,7 @@ from vkmnn.vulkan.rows.reduction import (
     row_grid,
     row_group,
 )
-from vkmnn.vulkan.storage import kernel_dtype
+from vkmnn.vulkan.storage import element_bytes, stored_element
 
 # Shorter lines are not worth a workgroup each.
 MIN_GROUP = 64
@@ -33,6 +36,8 @@ MIN_GROUP = 64
 @vulkan_execution("ArgMax", "ArgMin")
 class ArgReduceExecution(VulkanExecution[ArgReduceAttrs]):
     """An invocation or a workgroup per line; long lines are split, and their winners compared."""
+
+    float_rule = FloatRule.READS
 
     def prepare(self, info: DeviceInfo) -> None:
         """Reject empty lines."""
@@ -46,10 +51,10 @@ class ArgReduceExecution(VulkanExecution[ArgReduceAttrs]):
         line = line_of(x.shape, axis, axis)
         if 0 in x.shape:
             return
-        source: Literal["f32", "i32", "pair"] = "f32" if kernel_dtype(x.dtype) == "f32" else "i32"
+        source: kernels.ArgReduceSource = stored_element(x)
         tensors = [x]
         while True:
-            pieces = ceil_div(line.size, ROW_PIECE)
+            pieces = _pieces(line, sum(map(element_bytes, tensors)), encoder)
             words = line.columns * pieces
             index = y if pieces == 1 else encoder.scratch(words, DType.INT32)
             key = y if pieces == 1 else encoder.scratch(words, DType.INT32)
@@ -60,7 +65,7 @@ class ArgReduceExecution(VulkanExecution[ArgReduceAttrs]):
 
     def _dispatch(
         self,
-        source: Literal["f32", "i32", "pair"],
+        source: kernels.ArgReduceSource,
         tensors: Sequence[Tensor],
         line: Line,
         pieces: int,
@@ -71,7 +76,7 @@ class ArgReduceExecution(VulkanExecution[ArgReduceAttrs]):
             count=count,
             size=line.size,
             inner=line.inner,
-            chunk=min(line.size, ROW_PIECE),
+            chunk=min(line.size, ROW_PIECE) if pieces > 1 else line.size,
             chunks=pieces,
         )
         spec: dict[str, int | float | bool] = {
@@ -90,3 +95,19 @@ class ArgReduceExecution(VulkanExecution[ArgReduceAttrs]):
         shader = kernels.arg_reduce(source=source, lanes=group.lanes, load=group.load)
         spec["local_size_x"] = group.local
         encoder.dispatch(shader, tensors, params, row_grid(count, encoder), spec)
+
+
+def _pieces(line: Line, key_bytes: int, encoder: VulkanEncoder) -> int:
+    """Return into how many pieces lines are split.
+
+    On GPUs, a workgroup takes a whole line if that is predicted to be faster than two dispatches.
+    """
+    info = encoder.info
+    pieces = ceil_div(line.size, ROW_PIECE)
+    if pieces == 1 or not is_gpu(info) or is_busy(line.columns, info):
+        return pieces
+    nbytes = line.columns * line.size * key_bytes
+    whole = pass_cost(nbytes, info, line.columns).total
+    winners = class_of(info).gap_us + pass_cost(0, info, line.columns).total
+    split = pass_cost(nbytes, info, line.columns * pieces).total + winners
+    return 1 if whole <= split else pieces

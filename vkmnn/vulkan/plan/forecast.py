@@ -22,7 +22,7 @@ from vkmnn.vulkan.cost.devices import class_of, cores_of
 from vkmnn.vulkan.cost.passes import pass_cost
 from vkmnn.vulkan.cost.terms import Cost
 from vkmnn.vulkan.recording import Dispatch, Recording
-from vkmnn.vulkan.storage import FLOAT_BYTES, storage_bytes
+from vkmnn.vulkan.storage import storage_bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,5 +226,5 @@ def _step(dispatch: Dispatch, first: int, recording: Recording, info: DeviceInfo
 def _bytes(tensor: Tensor, recording: Recording) -> int:
     packed = recording.packed.get(tensor)
     if packed is not None:
-        return packed.source.size * FLOAT_BYTES[packed.element]
+        return packed.nbytes
     return 0 if tensor is recording.status else storage_bytes(tensor)
