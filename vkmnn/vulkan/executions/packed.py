@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from math import inf, prod
-from typing import TypeAlias, cast
+from typing import Literal, TypeAlias, cast
 
 import numpy as np
 
@@ -19,6 +19,8 @@ from vkmnn.runtime.device_info import DeviceInfo
 from vkmnn.runtime.shader import Shader
 from vkmnn.shaders import kernels
 from vkmnn.vulkan.cost.codes import (
+    DIRECT_FLOPS,
+    DIRECT_ROW_FLOPS,
     DOT_FLOPS,
     DOT_OVERLAP,
     ROW_FLOPS,
@@ -27,7 +29,7 @@ from vkmnn.vulkan.cost.codes import (
     CodesLoop,
     codes_cost,
 )
-from vkmnn.vulkan.cost.devices import cores_of
+from vkmnn.vulkan.cost.devices import class_of, cores_of
 from vkmnn.vulkan.cost.terms import Cost, Expected
 from vkmnn.vulkan.device_rules import MAX_LOOP_ROUNDS, has_fast_dots, is_gpu, rotate_lanes
 from vkmnn.vulkan.encoder import Params, VulkanEncoder, ceil_div
@@ -43,6 +45,7 @@ from vkmnn.vulkan.gemm.coded import (
 )
 from vkmnn.vulkan.gemm.codes import (
     CHUNK,
+    FLOAT_BITS,
     PANEL,
     CodeForm,
     PackedCodes,
@@ -64,13 +67,18 @@ UNPACK_ROWS = {True: 17, False: 25}
 UNPACK_BYTES = 1 << 28
 DOT_WORKGROUPS = 3
 """Workgroups of a multiprocessor that compute a row by dot products."""
+DIRECT_LANES: Literal[64] = 64
+"""Invocations of a workgroup that stages nothing in shared memory."""
 ROW_COLUMNS = 8
 """Columns of a single row per workgroup, if there are few of them."""
 
 
 @dataclass(frozen=True, slots=True)
 class CodesKernel:
-    """A kernel that reads quantised weights: rows at a time, lanes (0: a whole workgroup)."""
+    """A kernel that reads quantised weights: rows at a time, lanes (0: a whole workgroup).
+
+    With `DIRECT_LANES`, invocations read rows through the cache, which needs no device feature.
+    """
 
     rows: kernels.MatmulCodesRows
     lanes: kernels.MatmulCodesLanes
@@ -78,6 +86,8 @@ class CodesKernel:
     @property
     def loop(self) -> CodesLoop:
         """Its work per weight."""
+        if self.lanes == DIRECT_LANES:
+            return CodesLoop(self.rows, DIRECT_FLOPS, DIRECT_ROW_FLOPS, DOT_OVERLAP, self.lanes)
         return CodesLoop(self.rows, WEIGHT_FLOPS, ROW_FLOPS)
 
     def groups(self, problem: CodesProblem) -> tuple[int, int, int]:
@@ -312,11 +322,21 @@ def _in_registers(problem: CodesProblem, encoder: VulkanEncoder) -> list[InRegis
     few = is_gpu(info) and form.panels <= cores_of(info)
     if problem.rows == 1 and shared:
         found.insert(0 if few else len(found), RowCodes())
+    fast = problem.rows == 1 and is_gpu(info) and has_fast_dots(info)
     if shared and "integer_dot" in info.features:
-        fast = problem.rows == 1 and is_gpu(info) and has_fast_dots(info)
         dots = [_dot_codes(columns, form, info) for columns in ((8, 32) if few else (32, 8))]
         at = 0 if fast else len(found)
         found[at:at] = dots
+    direct: tuple[kernels.MatmulCodesRows, ...] = (1, 4) if problem.rows == 1 else (4, 1)
+    found += [CodesKernel(rows, DIRECT_LANES) for rows in direct]
+    if class_of(info).shared_in_memory:
+        bits = form.bits + FLOAT_BITS[DType.FLOAT16] / form.block
+        found.sort(
+            key=lambda kernel: (
+                isinstance(kernel, DotCodes) and not fast,
+                _cost(kernel, problem, bits, info).total,
+            )
+        )
     return found
 
 
