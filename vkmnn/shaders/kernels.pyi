@@ -2528,7 +2528,7 @@ def matmul_dot(*, tile: MatmulDotTile, aligned: MatmulDotAligned) -> Shader:
 
 MatmulExpertsBits: TypeAlias = Literal[4, 8, 16, 32]
 MatmulExpertsRows: TypeAlias = Literal[1, 4, 8]
-MatmulExpertsLanes: TypeAlias = Literal[8, 0]
+MatmulExpertsLanes: TypeAlias = Literal[8, 64, 0]
 MatmulExpertsElement: TypeAlias = Literal["f32", "f16"]
 
 class MatmulExpertsParams(Params):

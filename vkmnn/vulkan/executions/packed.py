@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from math import inf, prod
-from typing import Literal, TypeAlias, cast
+from typing import TypeAlias, cast
 
 import numpy as np
 
@@ -45,6 +45,7 @@ from vkmnn.vulkan.gemm.coded import (
 )
 from vkmnn.vulkan.gemm.codes import (
     CHUNK,
+    DIRECT_LANES,
     FLOAT_BITS,
     PANEL,
     CodeForm,
@@ -67,8 +68,6 @@ UNPACK_ROWS = {True: 17, False: 25}
 UNPACK_BYTES = 1 << 28
 DOT_WORKGROUPS = 3
 """Workgroups of a multiprocessor that compute a row by dot products."""
-DIRECT_LANES: Literal[64] = 64
-"""Invocations of a workgroup that stages nothing in shared memory."""
 ROW_COLUMNS = 8
 """Columns of a single row per workgroup, if there are few of them."""
 
