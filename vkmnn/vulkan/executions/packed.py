@@ -31,7 +31,13 @@ from vkmnn.vulkan.cost.codes import (
 )
 from vkmnn.vulkan.cost.devices import class_of, cores_of
 from vkmnn.vulkan.cost.terms import Cost, Expected
-from vkmnn.vulkan.device_rules import MAX_LOOP_ROUNDS, has_fast_dots, is_gpu, rotate_lanes
+from vkmnn.vulkan.device_rules import (
+    MAX_LOOP_ROUNDS,
+    has_fast_dots,
+    has_mixed_dots,
+    is_gpu,
+    rotate_lanes,
+)
 from vkmnn.vulkan.encoder import Params, VulkanEncoder, ceil_div
 from vkmnn.vulkan.execution import VulkanExecution, vulkan_execution
 from vkmnn.vulkan.executions.gathering import expect_rows
@@ -107,10 +113,14 @@ class RowCodes:
 
 @dataclass(frozen=True, slots=True)
 class DotCodes:
-    """A kernel for one row by integer dot products; a workgroup computes groups of columns."""
+    """A kernel for one row by integer dot products; a workgroup computes groups of columns.
+
+    `mixed`: of signed with unsigned bytes.
+    """
 
     columns: kernels.MatmulCodesDotColumns
     workgroups: int
+    mixed: bool = False
 
     loop = CodesLoop(1, 0.0, DOT_FLOPS, DOT_OVERLAP)
 
@@ -247,6 +257,8 @@ class MatMulNBitsExecution(VulkanExecution[MatMulNBitsAttrs]):
             "NORMED": self.optional(6) is not None,
             "GATED": self.attrs.gated,
         }
+        if isinstance(kernel, DotCodes):
+            spec["MIXED"] = kernel.mixed
         tensors = [left.tensor, *weights, *added, self.output]
         encoder.dispatch(shader, tensors, params, kernel.groups(problem), spec)
 
@@ -321,9 +333,11 @@ def _in_registers(problem: CodesProblem, encoder: VulkanEncoder) -> list[InRegis
     few = is_gpu(info) and form.panels <= cores_of(info)
     if problem.rows == 1 and shared:
         found.insert(0 if few else len(found), RowCodes())
-    fast = problem.rows == 1 and is_gpu(info) and has_fast_dots(info)
+    mixed = has_mixed_dots(info) and not has_fast_dots(info)
+    fast = problem.rows == 1 and is_gpu(info) and (mixed or has_fast_dots(info))
     if shared and "integer_dot" in info.features:
-        dots = [_dot_codes(columns, form, info) for columns in ((8, 32) if few else (32, 8))]
+        widths: tuple[kernels.MatmulCodesDotColumns, ...] = (8, 32) if few else (32, 8)
+        dots = [_dot_codes(columns, form, mixed, info) for columns in widths]
         at = 0 if fast else len(found)
         found[at:at] = dots
     direct: tuple[kernels.MatmulCodesRows, ...] = (1, 4) if problem.rows == 1 else (4, 1)
@@ -363,14 +377,14 @@ def _by_time(
 
 
 def _dot_codes(
-    columns: kernels.MatmulCodesDotColumns, form: CodeForm, info: DeviceInfo
+    columns: kernels.MatmulCodesDotColumns, form: CodeForm, mixed: bool, info: DeviceInfo
 ) -> DotCodes:
     """Return the kernel with as many workgroups as a device runs at once."""
     groups = ceil_div(form.columns, columns)
     most = info.limits.max_workgroup_count[0]
     at_once = min(DOT_WORKGROUPS * cores_of(info) if is_gpu(info) else groups, most)
     rounds = max(ceil_div(groups, at_once), 1)
-    return DotCodes(columns, ceil_div(groups, rounds))
+    return DotCodes(columns, ceil_div(groups, rounds), mixed)
 
 
 @vulkan_execution("GatherNBits")
