@@ -41,6 +41,7 @@ ALLOWED = {
     "attention_coop.comp.j2": _PAIRS | {"exp2"},
     "attention_tile.comp.j2": _PAIRS,
     "code_weights.glsl.j2": {"unpackHalf2x16"},  # weights of experts in float16
+    "codes_direct.glsl.j2": {"unpackHalf2x16"},  # likewise
     "codes.glsl.j2": {"unpackHalf2x16"},  # scales and zero points of packed weights
     "codes_rows.glsl.j2": {"unpackHalf2x16"},
     "limbs.glsl.j2": _PAIRS,  # the low limb holds what rounding the high one leaves

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -12,6 +13,10 @@ from onnx import TensorProto, helper, numpy_helper
 
 import vkmnn
 from vkmnn.ir.codes import decode
+from vkmnn.runtime.device import open_profile
+from vkmnn.vulkan.encoder import VulkanEncoder
+from vkmnn.vulkan.executions.experts import ExpertsKernel, ExpertsProblem, candidates_of
+from vkmnn.vulkan.gemm.codes import CodeForm
 
 Arrays = dict[str, npt.NDArray[Any]]
 
@@ -94,3 +99,13 @@ def test_only_the_weights_of_chosen_experts_are_read(kind: str, precision: str) 
         found = session.run(None, {"x": x, "router": router})[0]
         error = np.abs(found - expected).max() / np.ptp(expected)
         assert error < (1e-5 if precision == "fp32" else 5e-3)
+
+
+@pytest.mark.parametrize("profile", ["mali-g78", "mali-g610", "lavapipe-22.3"])
+def test_every_device_has_a_kernel(profile: str) -> None:
+    """Workgroups of 128 invocations are enough; software devices keep their subgroups."""
+    info = open_profile(profile).info
+    encoder = cast(VulkanEncoder, SimpleNamespace(info=info, loads=("texel", "buffer")))
+    form = CodeForm(4, 32, 64, 64, experts=8)
+    first = candidates_of(ExpertsProblem(2, form), encoder)[0]
+    assert first == ExpertsKernel(1, 8 if profile.startswith("lavapipe") else 64)

@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import onnx
@@ -33,6 +34,9 @@ from vkmnn.runtime.limit_checker import CheckedDevice
 from vkmnn.schedule_config import PrecisionName, ScheduleConfig
 from vkmnn.testing.profile_driver import PlanningDevice, ProfileDriver
 from vkmnn.vulkan.cost.devices import class_of
+from vkmnn.vulkan.executions.packed import CodesKernel, _cost
+from vkmnn.vulkan.gemm.coded import CodesProblem
+from vkmnn.vulkan.gemm.codes import CodeForm
 from vkmnn.vulkan.gemm.coop_tiles import CoopKernel
 from vkmnn.vulkan.gemm.problem import MatMulProblem
 from vkmnn.vulkan.gemm.target import Target
@@ -641,6 +645,32 @@ def test_matrices_read_quantised_weights(
         assert suffix in name
     (name,) = quantised_product(1, 11264, bits, profile)
     assert name.startswith("matmul_codes_dot")
+
+
+@pytest.mark.parametrize(
+    ("profile", "rows", "staged"),
+    [
+        ("mali-g610", 1, False),
+        ("mali-g610", 8, False),
+        ("mali-g78", 1, False),
+        ("mali-g78", 8, False),
+        ("raspberry-pi-5", 1, False),
+        ("adreno-740", 1, True),
+        ("powervr-ge8320", 1, True),
+    ],
+)
+def test_rows_are_not_staged_where_shared_memory_is_ordinary_memory(
+    profile: str, rows: Literal[1, 8], staged: bool
+) -> None:
+    """Kernels read them through the cache, without any feature, in the smallest workgroups."""
+    for columns in (2048, 11264):
+        steps = planned_product(rows, columns, 4, profile).forecast.steps
+        (step,) = (step for step in steps if not step.kernel.startswith("convert"))
+        assert step.kernel.startswith(f"matmul_codes_4_{min(rows, 4)}_64_") != staged
+        if not staged:
+            problem = CodesProblem(rows, CodeForm(4, 32, 2048, columns))
+            info = open_profile(profile).info
+            assert step.cost.total < 0.95 * _cost(CodesKernel(rows, 0), problem, 4.5, info).total
 
 
 def test_matrices_that_are_not_worthwhile_stay_unused() -> None:

@@ -2202,7 +2202,7 @@ def lrn(*, form: LrnForm, element: LrnElement, load: LrnLoad) -> Shader:
 
 MatmulCodesBits: TypeAlias = Literal[4, 8]
 MatmulCodesRows: TypeAlias = Literal[1, 4, 8]
-MatmulCodesLanes: TypeAlias = Literal[8, 0]
+MatmulCodesLanes: TypeAlias = Literal[8, 64, 0]
 MatmulCodesElement: TypeAlias = Literal["f32", "f16"]
 
 class MatmulCodesParams(Params):
@@ -2539,7 +2539,7 @@ def matmul_dot(*, tile: MatmulDotTile, aligned: MatmulDotAligned) -> Shader:
 
 MatmulExpertsBits: TypeAlias = Literal[4, 8, 16, 32]
 MatmulExpertsRows: TypeAlias = Literal[1, 4, 8]
-MatmulExpertsLanes: TypeAlias = Literal[8, 0]
+MatmulExpertsLanes: TypeAlias = Literal[8, 64, 0]
 MatmulExpertsElement: TypeAlias = Literal["f32", "f16"]
 
 class MatmulExpertsParams(Params):

@@ -90,6 +90,11 @@ def has_fast_dots(info: DeviceInfo) -> bool:
     return "integer_dot_accelerated" in info.features
 
 
+def has_mixed_dots(info: DeviceInfo) -> bool:
+    """Return whether it has them for signed with unsigned bytes, as Adreno's open driver does."""
+    return "integer_dot_mixed_accelerated" in info.features
+
+
 def cpu_lanes(info: DeviceInfo) -> CpuLanes:
     """Return the SIMD width of a CPU device, which is the size of its small workgroups."""
     return 16 if info.subgroup_size >= 16 else 8

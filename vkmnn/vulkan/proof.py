@@ -74,7 +74,9 @@ def _without_bytes(info: DeviceInfo) -> DeviceInfo:
 
 
 def _without_dots(info: DeviceInfo) -> DeviceInfo:
-    return _without_features(info, "integer_dot", "integer_dot_accelerated")
+    return _without_features(
+        info, "integer_dot", "integer_dot_accelerated", "integer_dot_mixed_accelerated"
+    )
 
 
 MATRICES = Capability(

@@ -13,6 +13,7 @@ from tests.op.vulkan.harness import device, run_graph
 from vkmnn.cpu_fallback.registry import AnyArray
 from vkmnn.ir.ops import MatMulNBitsAttrs
 from vkmnn.runtime.device import open_profile
+from vkmnn.runtime.drivers.vulkan.features import fast_dots
 from vkmnn.testing.case import op_case
 from vkmnn.vulkan.cost.devices import cores_of
 from vkmnn.vulkan.encoder import VulkanEncoder
@@ -60,13 +61,15 @@ def exact(x: Array, columns: int, bits: int) -> Array:
 
 @BITS
 @WIDTHS
-@pytest.mark.parametrize("workgroups", [1, 2, 5])
-def test_as_exact_as_sixteen_bits_allow(columns: int, bits: int, workgroups: int) -> None:
+@pytest.mark.parametrize(("workgroups", "mixed"), [(1, False), (2, True), (5, False)])
+def test_as_exact_as_sixteen_bits_allow(
+    columns: int, bits: int, workgroups: int, mixed: bool
+) -> None:
     """A row longer than what is staged at once, with outliers; fewer workgroups than columns."""
     rng = np.random.default_rng(bits)
     x = rng.standard_normal((2, 5664)).astype(np.float32)
     x[:, ::97] *= 50
-    made = product(x, 70, bits, DotCodes(cast(Any, columns), workgroups))
+    made = product(x, 70, bits, DotCodes(cast(Any, columns), workgroups, mixed))
     want = exact(x, 70, bits)
     assert np.abs(made - want).max() < 1e-4 * np.abs(want).max()
 
@@ -91,6 +94,15 @@ def test_sizes_of_rows(size: float) -> None:
     assert np.abs(made - want).max() <= 6e-5 * np.abs(want).max() + 1e-29
 
 
+def test_dot_products_of_signed_and_of_mixed_bytes_are_told_apart() -> None:
+    """Mesa's driver for Adreno has instructions for signed with unsigned bytes only."""
+    signed = "integerDotProduct4x8BitPackedSignedAccelerated"
+    mixed = "integerDotProduct4x8BitPackedMixedSignednessAccelerated"
+    for signs in ({signed: 0, mixed: 1}, {signed: 1, mixed: 0}):
+        (name,) = fast_dots(SimpleNamespace(**signs))
+        assert ("mixed" in name) == signs[mixed]
+
+
 @pytest.mark.parametrize(
     ("profile", "panels", "rows", "first"),
     [
@@ -98,6 +110,7 @@ def test_sizes_of_rows(size: float) -> None:
         ("nvidia-h200", 64, 1, DotCodes(8, 256)),
         ("nvidia-h200", 896, 1, DotCodes(32, 299)),
         ("nvidia-h200", 352, 4, None),
+        ("adreno-740", 352, 1, DotCodes(32, 24, mixed=True)),
         ("lavapipe-22.3", 352, 1, None),
     ],
 )

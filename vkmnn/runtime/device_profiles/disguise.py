@@ -10,7 +10,7 @@ from vkmnn.runtime.device_info import DeviceInfo, Limits, MemoryFlag, MemoryType
 from vkmnn.runtime.device_profiles.profile import DeviceProfile
 
 _HOST = MemoryFlag.HOST_VISIBLE | MemoryFlag.HOST_COHERENT | MemoryFlag.HOST_CACHED
-_FAST = {"integer_dot_accelerated": "integer_dot"}
+_FAST = dict.fromkeys(("integer_dot_accelerated", "integer_dot_mixed_accelerated"), "integer_dot")
 _KEPT = {"queue_priority"}
 """Features of the system, which are not part of profiles."""
 _SIZE_CONTROL = "subgroup_size_control"

@@ -6,6 +6,7 @@ from vkmnn.base.records import dataclass
 from vkmnn.runtime.device_info import DeviceInfo
 from vkmnn.vulkan.cost.devices import class_of, cores_of
 from vkmnn.vulkan.cost.terms import Cost
+from vkmnn.vulkan.cost.tiles import FULL_INVOCATIONS
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,12 +18,14 @@ class CodesLoop:
         weight_flops: cost of unpacking it.
         row_flops: cost of multiplying it with a row.
         overlap: the part of the shorter of loads and arithmetic that the other hides.
+        invocations: per workgroup.
     """
 
     rows: int
     weight_flops: float
     row_flops: float
     overlap: float = 0.0
+    invocations: int = 256
 
 
 # Fitted to three products on an H100 of 7 to 73 MB: 4.0 instructions a weight, none of which
@@ -32,6 +35,9 @@ WEIGHT_FLOPS, ROW_FLOPS = 4.0, 1.3
 SLICED_FLOPS = 2.7
 # Counted: 1.45 instructions a weight, and loads that run ahead. Not timed yet.
 DOT_FLOPS, DOT_OVERLAP = 1.9, 0.8
+# Counted, four columns an invocation: 2.25 instructions a weight, 1.5 a product with its share of
+# loading and squaring the row.
+DIRECT_FLOPS, DIRECT_ROW_FLOPS = 3.0, 2.0
 
 
 def codes_cost(
@@ -49,6 +55,7 @@ def codes_cost(
     """
     device = class_of(info)
     busy = max(1, min(workgroups, cores_of(info)))
+    full = min(max(workgroups, 1) * loop.invocations / FULL_INVOCATIONS, busy)
     times = -(-rows // loop.rows)
     loads = max(
         nbytes / device.memory_bytes,
@@ -56,7 +63,7 @@ def codes_cost(
         times * nbytes / (busy * device.core_bytes),
     )
     flops = times * weights * (loop.weight_flops + loop.rows * loop.row_flops)
-    arithmetic = flops / (busy * device.core_flops)
+    arithmetic = flops / (full * device.core_flops)
     hidden = loop.overlap * min(loads, arithmetic)
     return Cost(
         start=device.start_us,

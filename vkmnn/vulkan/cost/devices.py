@@ -60,6 +60,8 @@ class DeviceClass:
         room_invocations: invocations that it runs at once.
         room_registers: registers that it has for them.
         cores: number of multiprocessors, if the device does not report it.
+        shared_in_memory: shared memory is ordinary memory behind the caches, so that staging what
+            the caches hold gains nothing.
     """
 
     name: str
@@ -97,6 +99,7 @@ class DeviceClass:
     room_invocations: int
     room_registers: int
     cores: int
+    shared_in_memory: bool = False
 
 
 SERVER = DeviceClass(
@@ -281,10 +284,10 @@ _ADRENO = replace(
     room_registers=65_536,
     cores=8,
 )
-# Shared memory is ordinary cache there.
 _MALI = replace(
     _ADRENO,
     name="Mali",
+    shared_in_memory=True,
     shared_bytes=16_000,
     core_flops=60_000,
     dot_flops=240_000,
@@ -351,7 +354,7 @@ _BY_VENDOR_ALONE = {
     _ARM: _MALI,
     _APPLE: _APPLE_GPU,
     _BROADCOM: _SMALL,
-    _IMAGINATION: _SMALL,
+    _IMAGINATION: replace(_SMALL, shared_in_memory=False),
 }
 _BY_TYPE = {DeviceType.CPU: CPU, DeviceType.DISCRETE: SERVER, DeviceType.VIRTUAL: SERVER}
 

@@ -16,11 +16,19 @@ from vkmnn.ir.ops import ExpertMatMulAttrs
 from vkmnn.runtime.device_info import DeviceInfo
 from vkmnn.shaders import kernels
 from vkmnn.vulkan.activation import call_of
+from vkmnn.vulkan.cost.devices import class_of
 from vkmnn.vulkan.device_rules import MAX_LOOP_ROUNDS, is_gpu, rotate_lanes
 from vkmnn.vulkan.encoder import VulkanEncoder, ceil_div
 from vkmnn.vulkan.execution import VulkanExecution, vulkan_execution
 from vkmnn.vulkan.float_rules import FloatOperands, FloatRule
-from vkmnn.vulkan.gemm.codes import CHUNK, CodeForm, PackedCodes, pack_codes, pack_floats
+from vkmnn.vulkan.gemm.codes import (
+    CHUNK,
+    DIRECT_LANES,
+    CodeForm,
+    PackedCodes,
+    pack_codes,
+    pack_floats,
+)
 from vkmnn.vulkan.gemm.job import MatMulJob
 from vkmnn.vulkan.gemm.operands import left_operand
 from vkmnn.vulkan.gemm.problem import MatMulProblem
@@ -34,7 +42,7 @@ GROUPERS = 256
 
 @dataclass(frozen=True, slots=True)
 class ExpertsKernel:
-    """A kernel that takes `rows` rows of an expert; invocations of a subgroup, 0: a workgroup."""
+    """A kernel that takes `rows` rows of an expert; `lanes` as for `CodesKernel`."""
 
     rows: kernels.MatmulExpertsRows
     lanes: kernels.MatmulExpertsLanes
@@ -190,9 +198,12 @@ def candidates_of(problem: ExpertsProblem, encoder: VulkanEncoder) -> list[Exper
         each = problem.rows / problem.form.experts
         order = [8, 4, 1] if gpu and each > 4 else [4, 8, 1]
         order = order if each > 1 else [1, 4, 8]
-    return [
+    found = [
         ExpertsKernel(rows, width)
         for width in lanes
         for rows in order
         if (width or room) and not (width and rows == 8)
     ]
+    first = class_of(info).shared_in_memory and order[0] == 1
+    found.insert(0 if first else len(found), ExpertsKernel(1, DIRECT_LANES))
+    return found

@@ -19,6 +19,8 @@ from vkmnn.runtime.device_info import DeviceInfo
 from vkmnn.runtime.shader import Shader
 from vkmnn.shaders import kernels
 from vkmnn.vulkan.cost.codes import (
+    DIRECT_FLOPS,
+    DIRECT_ROW_FLOPS,
     DOT_FLOPS,
     DOT_OVERLAP,
     ROW_FLOPS,
@@ -27,9 +29,15 @@ from vkmnn.vulkan.cost.codes import (
     CodesLoop,
     codes_cost,
 )
-from vkmnn.vulkan.cost.devices import cores_of
+from vkmnn.vulkan.cost.devices import class_of, cores_of
 from vkmnn.vulkan.cost.terms import Cost, Expected
-from vkmnn.vulkan.device_rules import MAX_LOOP_ROUNDS, has_fast_dots, is_gpu, rotate_lanes
+from vkmnn.vulkan.device_rules import (
+    MAX_LOOP_ROUNDS,
+    has_fast_dots,
+    has_mixed_dots,
+    is_gpu,
+    rotate_lanes,
+)
 from vkmnn.vulkan.encoder import Params, VulkanEncoder, ceil_div
 from vkmnn.vulkan.execution import VulkanExecution, vulkan_execution
 from vkmnn.vulkan.executions.gathering import expect_rows
@@ -43,6 +51,8 @@ from vkmnn.vulkan.gemm.coded import (
 )
 from vkmnn.vulkan.gemm.codes import (
     CHUNK,
+    DIRECT_LANES,
+    FLOAT_BITS,
     PANEL,
     CodeForm,
     PackedCodes,
@@ -70,7 +80,10 @@ ROW_COLUMNS = 8
 
 @dataclass(frozen=True, slots=True)
 class CodesKernel:
-    """A kernel that reads quantised weights: rows at a time, lanes (0: a whole workgroup)."""
+    """A kernel that reads quantised weights: rows at a time, lanes (0: a whole workgroup).
+
+    With `DIRECT_LANES`, invocations read rows through the cache, which needs no device feature.
+    """
 
     rows: kernels.MatmulCodesRows
     lanes: kernels.MatmulCodesLanes
@@ -78,6 +91,8 @@ class CodesKernel:
     @property
     def loop(self) -> CodesLoop:
         """Its work per weight."""
+        if self.lanes == DIRECT_LANES:
+            return CodesLoop(self.rows, DIRECT_FLOPS, DIRECT_ROW_FLOPS, DOT_OVERLAP, self.lanes)
         return CodesLoop(self.rows, WEIGHT_FLOPS, ROW_FLOPS)
 
     def groups(self, problem: CodesProblem) -> tuple[int, int, int]:
@@ -98,10 +113,14 @@ class RowCodes:
 
 @dataclass(frozen=True, slots=True)
 class DotCodes:
-    """A kernel for one row by integer dot products; a workgroup computes groups of columns."""
+    """A kernel for one row by integer dot products; a workgroup computes groups of columns.
+
+    `mixed`: of signed with unsigned bytes.
+    """
 
     columns: kernels.MatmulCodesDotColumns
     workgroups: int
+    mixed: bool = False
 
     loop = CodesLoop(1, 0.0, DOT_FLOPS, DOT_OVERLAP)
 
@@ -238,6 +257,8 @@ class MatMulNBitsExecution(VulkanExecution[MatMulNBitsAttrs]):
             "NORMED": self.optional(6) is not None,
             "GATED": self.attrs.gated,
         }
+        if isinstance(kernel, DotCodes):
+            spec["MIXED"] = kernel.mixed
         tensors = [left.tensor, *weights, *added, self.output]
         encoder.dispatch(shader, tensors, params, kernel.groups(problem), spec)
 
@@ -312,11 +333,23 @@ def _in_registers(problem: CodesProblem, encoder: VulkanEncoder) -> list[InRegis
     few = is_gpu(info) and form.panels <= cores_of(info)
     if problem.rows == 1 and shared:
         found.insert(0 if few else len(found), RowCodes())
+    mixed = has_mixed_dots(info) and not has_fast_dots(info)
+    fast = problem.rows == 1 and is_gpu(info) and (mixed or has_fast_dots(info))
     if shared and "integer_dot" in info.features:
-        fast = problem.rows == 1 and is_gpu(info) and has_fast_dots(info)
-        dots = [_dot_codes(columns, form, info) for columns in ((8, 32) if few else (32, 8))]
+        widths: tuple[kernels.MatmulCodesDotColumns, ...] = (8, 32) if few else (32, 8)
+        dots = [_dot_codes(columns, form, mixed, info) for columns in widths]
         at = 0 if fast else len(found)
         found[at:at] = dots
+    direct: tuple[kernels.MatmulCodesRows, ...] = (1, 4) if problem.rows == 1 else (4, 1)
+    found += [CodesKernel(rows, DIRECT_LANES) for rows in direct]
+    if class_of(info).shared_in_memory:
+        bits = form.bits + FLOAT_BITS[DType.FLOAT16] / form.block
+        found.sort(
+            key=lambda kernel: (
+                isinstance(kernel, DotCodes) and not fast,
+                _cost(kernel, problem, bits, info).total,
+            )
+        )
     return found
 
 
@@ -344,14 +377,14 @@ def _by_time(
 
 
 def _dot_codes(
-    columns: kernels.MatmulCodesDotColumns, form: CodeForm, info: DeviceInfo
+    columns: kernels.MatmulCodesDotColumns, form: CodeForm, mixed: bool, info: DeviceInfo
 ) -> DotCodes:
     """Return the kernel with as many workgroups as a device runs at once."""
     groups = ceil_div(form.columns, columns)
     most = info.limits.max_workgroup_count[0]
     at_once = min(DOT_WORKGROUPS * cores_of(info) if is_gpu(info) else groups, most)
     rounds = max(ceil_div(groups, at_once), 1)
-    return DotCodes(columns, ceil_div(groups, rounds))
+    return DotCodes(columns, ceil_div(groups, rounds), mixed)
 
 
 @vulkan_execution("GatherNBits")

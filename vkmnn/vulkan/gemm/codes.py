@@ -21,6 +21,8 @@ CHUNK = 32
 HALF = 16
 """Values of a block if a chunk holds two."""
 LANES = 8
+DIRECT_LANES: Literal[64] = 64
+"""Invocations of a workgroup that stages nothing in shared memory."""
 Numbers = Literal["halves", "floats"]
 """How float16 scales are kept on the device."""
 FLOAT_BITS = {DType.FLOAT16: 16, DType.FLOAT32: 32}

@@ -104,6 +104,17 @@ class PhysicalDevice:
         return FeatureChain(head, keep, extensions)
 
 
+def fast_dots(dots: Any) -> set[str]:
+    """Return which dot products of four bytes each a device has instructions for."""
+    fast = {
+        "integer_dot_accelerated": dots.integerDotProduct4x8BitPackedSignedAccelerated,
+        "integer_dot_mixed_accelerated": (
+            dots.integerDotProduct4x8BitPackedMixedSignednessAccelerated
+        ),
+    }
+    return {name for name, present in fast.items() if present}
+
+
 def query(instance: Any, handle: Any, index: int) -> PhysicalDevice | None:
     """Query a physical device; None if it has no Vulkan 1.1 or no compute."""
     plain = ffi.new("VkPhysicalDeviceProperties *")
@@ -128,8 +139,8 @@ def query(instance: Any, handle: Any, index: int) -> PhysicalDevice | None:
         operations = properties.subgroup.supportedOperations
         features |= {name for bit, name in SUBGROUP_OPERATIONS.items() if operations & bit}
     features |= _texel_features(handle)
-    if "integer_dot" in features and properties.dots.integerDotProduct4x8BitPackedSignedAccelerated:
-        features.add("integer_dot_accelerated")
+    if "integer_dot" in features:
+        features |= fast_dots(properties.dots)
     if timestamp_bits and limits.timestampPeriod:
         features.add("timestamps")
     # Others would read files through the bus, or refuse memory that they cannot write.
