@@ -80,8 +80,9 @@ class Device:
     must not be interrupted by `close` holds `gate.visit()`.
 
     `counts` has the number of operations since it was opened: "allocations", "recordings",
-    "submits", the "commands" in them (dispatches, copies and fills), "pipelines", and "host_copies"
-    of tensors by the host.
+    "submits", the "commands" in them (dispatches, copies and fills), "pipelines", "host_copies" of
+    tensors by the host; with flags also the "flags" recorded instead of barriers, and "late_flags",
+    runs that were repeated for a wait in vain.
 
     `trusts_flags`: no dispatch has waited in vain for another by flags so far.
     """

@@ -220,6 +220,7 @@ class CommandRecorder:
         counters = flags.counters()
         if counters is not None:
             self.fill(counters)
+        self.device.counts["flags"] += flags.count
         for buffer in (flags.buffer, flags.report.buffer):
             _ = self._hazards[buffer]  # the commands keep it
 

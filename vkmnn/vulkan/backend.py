@@ -518,6 +518,7 @@ class VulkanBackend(TunableBackend):
         if not isinstance(error, LateFlagError) or not self.settings.flags:
             return super().after(error)
         self.device.trusts_flags = False
+        self.device.counts["late_flags"] += 1
         _log.warning(
             "%s: %s; barriers order them from now on", self.device.info.name, error.message
         )
