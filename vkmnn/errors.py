@@ -192,7 +192,18 @@ class IntegerRangeError(InvalidInputError):
     """
 
 
-class Float16OverflowError(VkmnnError):
+class VoidRunError(VkmnnError):
+    """The results of a run are void; sessions that can plan anew repeat it with another plan."""
+
+
+class LateFlagError(VoidRunError):
+    """A dispatch that waited for another by flags gave up; see `VKMNN_FLAGS`.
+
+    Sessions repeat the run with barriers, and keep these.
+    """
+
+
+class Float16OverflowError(VoidRunError):
     """A value that fits float32 became infinite in float16; see `on_overflow`.
 
     Args:

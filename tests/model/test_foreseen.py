@@ -18,6 +18,7 @@ import vkmnn
 from tests.model.networks import NETWORKS, make_feeds
 from vkmnn.runtime.device import Device, enumerate_devices, open_device
 from vkmnn.runtime.pipeline import complete_spec
+from vkmnn.runtime.shader import flagged
 from vkmnn.shaders import load_shader
 from vkmnn.vulkan.plan import foreseen
 from vkmnn.vulkan.plan.foreseen import Foreseen, Note
@@ -30,6 +31,7 @@ NEEDED = [
         ("append_buffer", {}),
     )
 ]
+NEEDED.append((flagged(NEEDED[0][0], frozenset({1})), NEEDED[0][1]))
 
 
 @pytest.fixture(autouse=True)

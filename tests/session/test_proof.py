@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -10,9 +12,10 @@ from vkmnn.ir import DType, Graph, Op, TensorInfo
 from vkmnn.ir.ops import UnaryAttrs
 from vkmnn.opening import load_network, open_session, proof_trial
 from vkmnn.opening.proof_trial import ProductTrial
-from vkmnn.runtime.device import Device
+from vkmnn.runtime.device import Device, open_device
+from vkmnn.runtime.flag_line import FlagLine
 from vkmnn.schedule_config import ScheduleConfig
-from vkmnn.vulkan.proof import CAPABILITIES, ROWS, Capability, Verdict
+from vkmnn.vulkan.proof import CAPABILITIES, FLAGS, ROWS, Capability, Verdict, judge
 
 
 def test_products_are_those_of_numpy() -> None:
@@ -23,6 +26,23 @@ def test_products_are_those_of_numpy() -> None:
                 made = trial(capability, used, ROWS[0])
                 assert made.us > 0
                 assert made.difference <= capability.tolerance, capability.name
+    finally:
+        trial.close()
+
+
+@pytest.mark.parametrize("in_vain", [False, True])
+def test_chains_by_flags_are_those_of_numpy(in_vain: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a device without the validation layer; a wait in vain is no result."""
+    device()  # skips without one
+    if in_vain:
+        target = FlagLine._target
+        monkeypatch.setattr(FlagLine, "_target", lambda self, number: target(self, number) + 1)
+    trial = ProductTrial(open_device("auto", validation=False).open_again())
+    try:
+        verdict = judge(trial, replace(FLAGS, sizes=(2, 12), rounds=2))
+        assert verdict is not None
+        assert verdict.kind == "failed" if in_vain else verdict.kind in ("fast", "slow")
+        assert (verdict.rows, verdict.difference) == (2 if in_vain else 12, 0)
     finally:
         trial.close()
 

@@ -14,7 +14,7 @@ from vkmnn.base.records import dataclass
 from vkmnn.core.device_tensor import DeviceTensor, HostStorage
 from vkmnn.core.execution import Command, Execution, Rejection
 from vkmnn.core.tensor import Tensor
-from vkmnn.errors import Float16OverflowError, VkmnnError
+from vkmnn.errors import Float16OverflowError, VkmnnError, VoidRunError
 from vkmnn.ir import Array, DType, Op, PackedForm
 
 TensorPurpose = Literal["device", "upload", "readback"]
@@ -352,6 +352,10 @@ class Backend(ABC):
     def lost(self) -> bool:
         """Whether its device is lost, so that only `reopened` can compute again."""
         return False
+
+    def after(self, error: VoidRunError) -> Backend | None:
+        """Return a backend on which the error does not recur; None to raise instead."""
+        return self.widened(error) if isinstance(error, Float16OverflowError) else None
 
     def widened(self, error: Float16OverflowError) -> Backend | None:
         """Return a backend that keeps overflowed tensors in float32; None to raise instead.

@@ -37,11 +37,11 @@ from vkmnn.core.static import StaticShapes
 from vkmnn.core.watched import Callback
 from vkmnn.errors import (
     DeviceLostError,
-    Float16OverflowError,
     IntegerRangeError,
     InvalidInputError,
     StateLostError,
     VkmnnError,
+    VoidRunError,
     unexpected_error,
 )
 from vkmnn.ir import Array, DType, Graph, TensorInfo
@@ -240,30 +240,30 @@ class Session:
                 while True:
                     try:
                         return work(*arguments)
-                    except Float16OverflowError as error:
-                        overflow = error
-                    self._widen(overflow)
+                    except VoidRunError as error:
+                        void = error
+                    self._plan_anew(void)
             except VkmnnError:
                 raise
             except MemoryError as error:
                 raise unexpected_error(error, "planning or running the network") from error
 
-    def _widen(self, error: Float16OverflowError) -> None:
-        """Plan again with float32 for overflowed tensors; dependents keep their data.
+    def _plan_anew(self, error: VoidRunError) -> None:
+        """Plan again so that the error does not recur; dependents keep their data.
 
         Raises:
-            Float16OverflowError: overflow is not to be handled.
+            VoidRunError: it is not to be handled.
         """
         if self._program.forgotten:
             error.hint = "keep the model: its plans cannot be made anew after it is released"
             raise error
-        wider = self._main.widened(error)
-        if wider is None:
+        other = self._main.after(error)
+        if other is None:
             raise error
         self._drop_watched()
         self._drop_plans()
-        self._main = wider
-        self._planner = replace(self._planner, main=wider)
+        self._main = other
+        self._planner = replace(self._planner, main=other)
         for program in (*self._former, self._program):
             program.use(self._planner)
         for dependent in list(self._dependents):
@@ -380,7 +380,7 @@ class Session:
         except DeviceLostError:
             if not self._rebuild:
                 raise
-        except (IntegerRangeError, Float16OverflowError):
+        except (IntegerRangeError, VoidRunError):
             pass
         return self.run(feeds)
 

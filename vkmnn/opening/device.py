@@ -106,6 +106,7 @@ def open_device(config: ScheduleConfig, subject: str | None = None) -> OpenDevic
         spacious=config.memory == "high",
         replays=config.execution == "indirect",
         eager=config.allocator == "eager",
+        flags=_proved_flags(device),
     )
     backend = VulkanBackend(device, settings, foreseen=foreseen, prove=prove)
     return OpenDevice(backend, device.info, precision)
@@ -135,6 +136,19 @@ def _proved(
     if (config.storage or environment.storage()) == "auto":
         PROVER.settle(device, IMAGES)
     return precision, PROVER.settle_codes
+
+
+def _proved_flags(device: Device) -> bool | None:
+    """Return whether dispatches wait by flags; None where only `VKMNN_FLAGS` decides."""
+    if environment.flags() != "on":
+        return None
+    from vkmnn.opening.proof_trial import PROVER
+    from vkmnn.vulkan.proof import FLAGS
+
+    verdict = PROVER.settle(device, FLAGS)
+    if verdict is None:
+        _log.info("%s: barriers, as it has not proved to wait by flags", device.info.name)
+    return verdict is not None and verdict.kept
 
 
 def _check_threads(threads: object) -> None:

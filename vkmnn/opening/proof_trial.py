@@ -1,4 +1,4 @@
-"""The products by which a device proves its matrices, dot products and images."""
+"""The products and chains by which a device proves its matrices, dot products, images and flags."""
 
 from __future__ import annotations
 
@@ -12,7 +12,14 @@ from vkmnn.base.elements import FloatElement
 from vkmnn.core.plan import Plan
 from vkmnn.cpu_fallback import CpuBackend, run_op
 from vkmnn.ir import Array, DType, Graph, Op, TensorInfo
-from vkmnn.ir.ops import ConvolutionAttrs, MatMulAttrs, OpAttrs, QuantizedMatMulAttrs
+from vkmnn.ir.ops import (
+    BinaryAttrs,
+    ConvolutionAttrs,
+    MatMulAttrs,
+    OpAttrs,
+    QuantizedMatMulAttrs,
+    TransposeAttrs,
+)
 from vkmnn.runtime.device import Device
 from vkmnn.vulkan.backend import VulkanBackend
 from vkmnn.vulkan.proof import SIZE, Capability, Outcome, Prover, Trial
@@ -21,6 +28,8 @@ _ELEMENTS: dict[str, FloatElement] = {"half": "f16"}
 # Sums of this many products of integers below it are exact in float16 operands and float32 sums.
 _LARGEST = 8
 _IMAGE_WIDTH = 32
+# A workgroup for each multiprocessor of an H200, if an invocation computes four numbers.
+_CHAIN_SHAPE = (352, 384)
 
 
 @contextmanager
@@ -54,7 +63,7 @@ class ProductTrial:
         start = time.perf_counter_ns()
         (got,) = plan.execute(feeds).values()
         spent = (time.perf_counter_ns() - start) / 1000
-        if "timestamps" in self._info.features:
+        if "timestamps" in self._info.features and capability.product != "chain":
             times = [timing.microseconds for _, timing in plan.timings() if timing.op == "product"]
             spent = sum(times) or spent
         gap = np.subtract(got.reshape(want.shape), want, dtype=np.float64)
@@ -70,11 +79,13 @@ class ProductTrial:
             self._device,
             element=_ELEMENTS.get(capability.product, "f32"),
             arithmetic="limbs" if used and capability.product == "limbs" else "f32",
-            timestamps="timestamps" in info.features,
+            timestamps="timestamps" in info.features and capability.product != "chain",
+            flags=used and capability.product == "chain",
             tuning="off",
             storage="auto",
         )
-        graph, feeds, want = _network(capability.product, rows)
+        network = _chain(rows) if capability.product == "chain" else None
+        graph, feeds, want = network or _network(capability.product, rows)
         infos = {one.name: one for one in graph.inputs}
         plan = Plan(graph, infos, {}, backend, CpuBackend(), run_op)
         return plan, feeds, want
@@ -115,6 +126,37 @@ def _network(product: str, rows: int) -> tuple[Graph, dict[str, Array], Array]:
         constants,
     )
     return graph, {"x": np.ascontiguousarray(fed)}, want
+
+
+def _chain(levels: int) -> tuple[Graph, dict[str, Array], Array]:
+    """Return dispatches that each need what nearly all workgroups of the one before computed.
+
+    Every one transposes and adds; all numbers are integers, which float32 holds exactly.
+    """
+    rng = np.random.default_rng(0)
+    shapes = _CHAIN_SHAPE, _CHAIN_SHAPE[::-1]
+    constants: dict[str, Array] = {
+        f"w{turn}": rng.integers(-_LARGEST, _LARGEST + 1, shapes[turn]).astype(np.float32)
+        for turn in (0, 1)
+    }
+    fed = constants["w0"] + 1
+    want, name, ops = fed, "x", []
+    for level in range(1, levels + 1):
+        added = f"w{level % 2}"
+        want = want.T + constants[added]
+        ops += [
+            Op("Transpose", f"t{level}", [name], [f"t{level}"], TransposeAttrs((1, 0))),
+            Op("BinaryOp", f"s{level}", [f"t{level}", added], [f"s{level}"], BinaryAttrs("ADD")),
+        ]
+        name = f"s{level}"
+    graph = Graph(
+        "chain",
+        [TensorInfo("x", DType.FLOAT32, fed.shape)],
+        [TensorInfo(name, DType.FLOAT32, None)],
+        ops,
+        constants,
+    )
+    return graph, {"x": fed}, np.ascontiguousarray(want)
 
 
 PROVER = Prover(_open_trial)

@@ -61,6 +61,7 @@ if TYPE_CHECKING:
 
     from vkmnn.base.mapped_files import MappedFile
     from vkmnn.runtime.drivers.base import DriverDevice
+    from vkmnn.runtime.flag_line import FlagLine
     from vkmnn.runtime.shader import Shader
 
 log = logging.getLogger(__name__)
@@ -79,8 +80,11 @@ class Device:
     must not be interrupted by `close` holds `gate.visit()`.
 
     `counts` has the number of operations since it was opened: "allocations", "recordings",
-    "submits", the "commands" in them (dispatches, copies and fills), "pipelines", and "host_copies"
-    of tensors by the host.
+    "submits", the "commands" in them (dispatches, copies and fills), "pipelines", "host_copies" of
+    tensors by the host; with flags also the "flags" recorded instead of barriers, and "late_flags",
+    runs that were repeated for a wait in vain.
+
+    `trusts_flags`: no dispatch has waited in vain for another by flags so far.
     """
 
     def __init__(
@@ -106,6 +110,7 @@ class Device:
         self._lost: str | None = None
         self._hung = False
         self.counts: Counter[str] = Counter()
+        self.trusts_flags = True
         self.gate = Gate(self._refuse)
         driver_device.lost_callback(self.mark_lost)
         self._cache_file = PipelineCacheFile(cache_dir(), info)
@@ -320,8 +325,12 @@ class Device:
         if self.info.type is DeviceType.CPU:
             check_shared_room(nbytes, environment.budget().bytes)
 
-    def recorder(self, *, timestamps: bool = False) -> CommandRecorder:
+    def recorder(
+        self, *, timestamps: bool = False, flags: FlagLine | None = None
+    ) -> CommandRecorder:
         """Start recording; with `timestamps`, the times of commands can be read after a run.
+
+        With `flags`, dispatches of flagged shaders follow each other without barriers.
 
         Raises:
             InvalidInputError: the device has no timestamps.
@@ -330,7 +339,7 @@ class Device:
         if timestamps and "timestamps" not in self.info.features:
             raise InvalidInputError(f"{self.info.name} has no timestamps")
         self.counts["recordings"] += 1
-        return CommandRecorder(self, timestamps=timestamps)
+        return CommandRecorder(self, timestamps=timestamps, flags=flags)
 
     def upload(self, target: BufferRange, data: NDArray[np.uint8]) -> None:
         """Copy bytes to memory that the host cannot see, through a staging buffer."""

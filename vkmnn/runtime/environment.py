@@ -141,6 +141,19 @@ def proof() -> str:
     return text
 
 
+def flags() -> str:
+    """`VKMNN_FLAGS`: whether dispatches wait for each other by flags instead of barriers.
+
+    "off" never, "on" on GPUs of a list that have proved it, "force" on every device, for tests.
+    """
+    text = os.environ.get("VKMNN_FLAGS", "").strip().lower() or "off"
+    if text not in ("off", "on", "force"):
+        raise InvalidInputError(
+            f"VKMNN_FLAGS={text!r} is not known", hint="set it to off, on or force"
+        )
+    return text
+
+
 def offline() -> bool:
     """`VKMNN_OFFLINE`, or the hub's own `HF_HUB_OFFLINE`: whether nothing may be downloaded."""
     texts = [os.environ.get(name, "").strip().lower() for name in ("VKMNN_OFFLINE", _HUB_OFFLINE)]

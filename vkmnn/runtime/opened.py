@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Protocol
 
-from vkmnn.runtime.memory import Transfers
+from vkmnn.runtime.memory import Buffer, MemoryKind, Transfers
 
 if TYPE_CHECKING:
     from vkmnn.runtime.device_info import DeviceInfo
@@ -28,6 +28,8 @@ class OpenDevice(Transfers, Protocol):
 
     @property
     def inherited(self) -> bool: ...
+
+    def allocate(self, nbytes: int, kind: MemoryKind) -> Buffer: ...
 
     def raise_unusable(self) -> None: ...
 

@@ -37,7 +37,7 @@ class Pipeline:
     """A shader with its specialization constants fixed, ready to be dispatched.
 
     Created by `Device.pipeline`; `PipelineStore` decides how long it is kept. `warm` says that
-    `Device.warm_up` has run.
+    `Device.warm_up` has run. The bindings of flags have no `slots`: the recorder adds them.
     """
 
     __slots__ = (
@@ -59,9 +59,10 @@ class Pipeline:
         self.driver_pipeline = driver_pipeline
         self.params_size = shader.push_constant_size
         self.warm = False
-        accesses = "".join(binding.access for binding in shader.bindings)
+        bindings = shader.bindings if shader.flagged is None else shader.bindings[:-2]
+        accesses = "".join(binding.access for binding in bindings)
         self.scope = COMPUTE_READ * ("r" in accesses) | COMPUTE_WRITE * ("w" in accesses)
-        self.slots = tuple(_slot(binding, limits) for binding in shader.bindings)
+        self.slots = tuple(_slot(binding, limits) for binding in bindings)
 
     @property
     def image_formats(self) -> tuple[str | None, ...]:

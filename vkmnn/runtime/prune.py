@@ -12,6 +12,7 @@ from array import array
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from vkmnn.runtime.flags import wait_by_flags
 from vkmnn.runtime.overflow import watch_overflow
 from vkmnn.runtime.shader import checked_spirv
 
@@ -41,7 +42,7 @@ _OPERATIONS: Mapping[int, Callable[..., int]] = {
 def specialized_spirv(shader: Shader, spec: Mapping[str, int | float | bool]) -> bytes:
     """Return the driver's module: the shader's, without the branches that `spec` excludes.
 
-    It checks overflow if the shader is `watched`.
+    It checks overflow if the shader is `watched`, and waits by flags if it is `flagged`.
 
     Raises:
         ShaderError: as `checked_spirv`.
@@ -54,7 +55,11 @@ def specialized_spirv(shader: Shader, spec: Mapping[str, int | float | bool]) ->
     }
     if numbers:
         code = prune_branches(code, numbers)
-    return watch_overflow(code, len(shader.bindings) - 1) if shader.watched else code
+    if shader.watched:
+        code = watch_overflow(code, shader.index_of("overflow"))
+    if shader.flagged is not None:
+        code = wait_by_flags(code, shader.index_of("flags"), shader.flagged)
+    return code
 
 
 def prune_branches(code: bytes, values: Mapping[int, int]) -> bytes:

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
     from vkmnn.runtime.device_info import Limits
+    from vkmnn.runtime.flag_line import FlagLine
     from vkmnn.runtime.opened import OpenDevice
     from vkmnn.runtime.pipeline import Pipeline
 
@@ -51,14 +52,27 @@ class CommandRecorder:
     one global memory barrier with the fewest stages and accesses. Commands without such a
     dependency since the last barrier may overlap on the device. One thread at a time.
 
+    Attributes:
+        dispatch_count: dispatches so far.
+        barrier_count: barriers so far, those that flags replace included.
+
     Args:
         device: the device.
         timestamps: whether the times of commands can be read after a run.
         copies_alone: only copies are recorded, which run soon and once.
+        flags: counters by which dispatches of flagged shaders follow each other without barriers.
     """
 
-    def __init__(self, device: OpenDevice, *, timestamps: bool, copies_alone: bool = False) -> None:
+    def __init__(
+        self,
+        device: OpenDevice,
+        *,
+        timestamps: bool,
+        copies_alone: bool = False,
+        flags: FlagLine | None = None,
+    ) -> None:
         self.device = device
+        self._flags = flags
         self.dispatch_count = 0
         self.barrier_count = 0
         driver = device.driver_device
@@ -146,7 +160,11 @@ class CommandRecorder:
                 ):
                     hazard = True
                 written.append((state, start, end))
-        if hazard:
+        flags = self._flags
+        if flags is not None:
+            bindings = self._flagged(flags, pipeline, bindings, groups, hazard)
+            barriers = self.barrier_count
+        elif hazard:
             # After a transfer, which is rare, all hazards are settled at once.
             everything = visible_to_writes or self._used & TRANSFER
             self._barrier(COMPUTE if everything else COMPUTE_READ)
@@ -165,6 +183,46 @@ class CommandRecorder:
         self._labels.append(label or pipeline.shader.name)
         if self._timestamps or self._messages:
             self._done()
+
+    def _flagged(
+        self,
+        flags: FlagLine,
+        pipeline: Pipeline,
+        bindings: Sequence[BufferRange],
+        groups: tuple[int, int, int],
+        hazard: bool,
+    ) -> Sequence[BufferRange]:
+        """Order a dispatch after the level before if it has to be; return all its bindings."""
+        counted = pipeline.shader.flagged is not None
+        if hazard and counted and flags.can_pass:
+            self._pass_flag(flags)
+        elif hazard or (flags.waits and not counted):
+            # Hazards with what flags have ordered are forgotten: this dispatch waits for no flag.
+            self._barrier(COMPUTE)
+        if counted:
+            return (*bindings, *flags.join(groups))
+        flags.mix()
+        return bindings
+
+    def _pass_flag(self, flags: FlagLine) -> None:
+        """Begin a level that waits for the counter of the one before, not at a barrier.
+
+        What has been used stays so, for the next barrier.
+        """
+        flags.wait()
+        self._unseen |= self._used
+        self.barrier_count += 1
+        for state in self._hazards.values():
+            if not state.constant:
+                state.pass_barrier(visible_to_writes=True)
+
+    def _end_flags(self, flags: FlagLine) -> None:
+        counters = flags.counters()
+        if counters is not None:
+            self.fill(counters)
+        self.device.counts["flags"] += flags.count
+        for buffer in (flags.buffer, flags.report.buffer):
+            _ = self._hazards[buffer]  # the commands keep it
 
     def wait_for_all(self) -> None:
         """Insert a full barrier between everything recorded so far and what follows."""
@@ -221,6 +279,8 @@ class CommandRecorder:
         """
         if self._finished:
             raise InvalidInputError("the recorder has been finished already")
+        if self._flags is not None:
+            self._end_flags(self._flags)
         self._finished = True
         if self._ever | self._used:
             self._recorder.barrier(self._ever | self._used, COMPUTE | TRANSFER | HOST_READ)
@@ -253,6 +313,8 @@ class CommandRecorder:
             touched.append((state, start, end, writes))
         if hazard:
             self._barrier(COMPUTE | TRANSFER)
+        if self._flags is not None:
+            self._flags.mix()
         for state, start, end, writes in touched:
             if writes:
                 state.note_write(start, end)
@@ -275,6 +337,8 @@ class CommandRecorder:
             self._unseen |= src
         self._recorder.barrier(src, dst)
         self.barrier_count += 1
+        if self._flags is not None:
+            self._flags.close()
         self._ever |= self._used
         self._used = 0
         for state in self._hazards.values():

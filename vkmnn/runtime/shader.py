@@ -100,7 +100,10 @@ class Shader:
     subgroup_size: int = 0
     by_source: bool = False
     watched: bool = False
-    """Whether the last binding is a word that is set when a float16 overflows."""
+    """Whether a binding, `overflow`, is a word that is set when a float16 overflows."""
+    flagged: frozenset[int] | None = None
+    """The bindings that no dispatch writes, if its workgroups wait for each other by flags, in the
+    last two bindings (`flags.py`); else None."""
 
     @cached_property
     def constant_names(self) -> frozenset[str]:
@@ -120,10 +123,16 @@ class Shader:
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Shader):
             return NotImplemented
-        return (self.digest, self.name, self.watched) == (other.digest, other.name, other.watched)
+        return (self.digest, self.name, self.watched, self.flagged) == (
+            *(other.digest, other.name, other.watched, other.flagged),
+        )
 
     def __hash__(self) -> int:
         return hash((self.digest, self.name))
+
+    def index_of(self, name: str) -> int:
+        """Return the number of a binding."""
+        return next(one.index for one in self.bindings if one.name == name)
 
 
 def watched(shader: Shader) -> Shader:
@@ -133,6 +142,23 @@ def watched(shader: Shader) -> Shader:
     """
     word = ShaderBinding("overflow", len(shader.bindings), BindingType.STORAGE, "", "u32")
     return replace(shader, bindings=(*shader.bindings, word), watched=True)
+
+
+def flagged(shader: Shader, constants: frozenset[int]) -> Shader:
+    """Return a shader whose workgroups wait for those of other dispatches by flags.
+
+    Its last two bindings are those of a recorder's `FlagLine`, which alone knows their order.
+
+    Args:
+        shader: the shader; the last change to it.
+        constants: its bindings that no dispatch writes.
+    """
+    count = len(shader.bindings)
+    words = [
+        ShaderBinding(name, count + number, BindingType.STORAGE, "", "u32")
+        for number, name in enumerate(("flags", "late"))
+    ]
+    return replace(shader, bindings=(*shader.bindings, *words), flagged=constants)
 
 
 _SPIRV_MAGIC = 0x07230203

@@ -25,7 +25,14 @@ from vkmnn.core.device_tensor import DeviceTensor
 from vkmnn.core.execution import Command, Execution, Rejection
 from vkmnn.core.kernels import KERNELS, Make, create
 from vkmnn.core.tensor import Tensor, Usage
-from vkmnn.errors import DeviceError, Float16OverflowError, InvalidInputError, unexpected_error
+from vkmnn.errors import (
+    DeviceError,
+    Float16OverflowError,
+    InvalidInputError,
+    LateFlagError,
+    VoidRunError,
+    unexpected_error,
+)
 from vkmnn.ir import OP_TYPES, Array, DType, Op, PackedForm
 from vkmnn.ir.alike import MAX_ALIKE
 from vkmnn.runtime import environment
@@ -44,6 +51,7 @@ from vkmnn.vulkan.device_storage import new_tensor
 from vkmnn.vulkan.encoder import VulkanEncoder
 from vkmnn.vulkan.execution import Prepared, VulkanExecution
 from vkmnn.vulkan.executions import execution_of
+from vkmnn.vulkan.flags import by_flags
 from vkmnn.vulkan.forms import Forms
 from vkmnn.vulkan.fusion.joined_ends import join_ends
 from vkmnn.vulkan.fusion.normed_pairs import NormedPairs
@@ -110,6 +118,7 @@ class VulkanBackend(TunableBackend):
             settings,
             tuning=settings.tuning or environment.tune(),
             storage=settings.storage or environment.storage(),
+            flags=environment.flags() == "force" if settings.flags is None else settings.flags,
         )
         self.choices: list[Choice] = []
         self._chooser = chooser or Preferences(
@@ -223,7 +232,10 @@ class VulkanBackend(TunableBackend):
         watch, reporting = self.settings.overflows, None
         if watch is not None and FLOATS[self.settings.element].overflows:
             reporting = Reporting(self.device, origins(segments), watch)
-        used = pipelines_used(recording, reporting)
+        runs = recording
+        if self._uses_flags():
+            runs = by_flags(recording, self.device.info, reporting)
+        used = pipelines_used(runs, reporting)
         place = partial(self.place, recording, list(kept.values()), list(inputs.values()))
         memory = self._built(used, place)
         self._reject_constants(segments, recording, memory)
@@ -236,7 +248,7 @@ class VulkanBackend(TunableBackend):
         pipelines = {name: self._pipelines[name] for name in used}
         recorder = PlanRecorder(
             self.device,
-            recording,
+            runs,
             memory,
             pipelines,
             self.settings.timestamps,
@@ -258,6 +270,17 @@ class VulkanBackend(TunableBackend):
             uploaded.update(uploads)
             result.append(recorder.segment(first, end, list(uploads.values()), downloads))
         return result
+
+    def _uses_flags(self) -> bool:
+        """Whether dispatches wait by flags.
+
+        Not where dispatches are timed, and not where the validation layer misses the barriers.
+        """
+        settings, device = self.settings, self.device
+        if not settings.flags or not device.trusts_flags or not settings.replays:
+            return False
+        ordered = settings.timestamps or settings.apart or device.info.limits.whole_buffers
+        return not ordered and (not device.validation or environment.flags() == "force")
 
     def _built(
         self,
@@ -490,6 +513,16 @@ class VulkanBackend(TunableBackend):
 
     def _tuning_file(self) -> TuningFile:
         return TuningFile(cache_dir(), self.device.info)
+
+    def after(self, error: VoidRunError) -> Backend | None:
+        if not isinstance(error, LateFlagError) or not self.settings.flags:
+            return super().after(error)
+        self.device.trusts_flags = False
+        self.device.counts["late_flags"] += 1
+        _log.warning(
+            "%s: %s; barriers order them from now on", self.device.info.name, error.message
+        )
+        return self.sibling(flags=False)
 
     def widened(self, error: Float16OverflowError) -> VulkanBackend | None:
         """Return a backend that keeps overflowed tensors in float32; see `Backend`."""

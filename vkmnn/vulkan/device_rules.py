@@ -6,7 +6,7 @@ from functools import lru_cache
 from typing import Literal, NamedTuple
 
 from vkmnn.runtime.device_info import DeviceInfo, DeviceType
-from vkmnn.vulkan.cost.devices import INTEL
+from vkmnn.vulkan.cost.devices import AMD, INTEL, NVIDIA
 
 CpuLanes = Literal[8, 16]
 
@@ -70,6 +70,16 @@ def _refusals(info: DeviceInfo) -> list[Refusal]:
     return [
         one for one in REFUSED_MATRICES if (info.vendor_id, info.type) == (one.vendor_id, one.type)
     ]
+
+
+FLAG_DEVICES = frozenset({(NVIDIA, DeviceType.DISCRETE), (AMD, DeviceType.DISCRETE)})
+"""Vendors and types of GPUs that launch the workgroups of a queue in order and never drop one that
+waits, as far as known: others are not even asked to prove it (docs/decisions/flags.md)."""
+
+
+def may_wait_by_flags(info: DeviceInfo) -> bool:
+    """Return whether dispatches may wait for one another by flags, if the device proves it."""
+    return (info.vendor_id, info.type) in FLAG_DEVICES and not info.limits.whole_buffers
 
 
 def is_gpu(info: DeviceInfo) -> bool:

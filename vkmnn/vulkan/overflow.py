@@ -40,7 +40,7 @@ def watching(shader: Shader, limits: Limits) -> Shader:
 
     Devices without room for one more binding run all kernels unchecked.
     """
-    if shader.name.startswith(_BOUNDED):
+    if shader.watched or shader.name.startswith(_BOUNDED):
         return shader
     if not any("w" in one.access and one.format in _OVERFLOWING for one in shader.bindings):
         return shader

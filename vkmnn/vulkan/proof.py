@@ -2,7 +2,8 @@
 
 Drivers list features that they emulate, or compute wrongly. Before a feature's first use on a GPU
 and driver version, one product is therefore computed with and without it. The verdict is kept
-beside the pipeline cache; a device that fails gets plans without the feature.
+beside the pipeline cache; a device that fails gets plans without the feature. Flags, which no
+driver lists, are proved in the same way, by chains of dispatches.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from vkmnn.runtime.device import Device
 from vkmnn.runtime.device_info import DeviceInfo
 from vkmnn.runtime.measurements import PROOFS, Measurements
 from vkmnn.runtime.pipeline_cache import device_key
-from vkmnn.vulkan.device_rules import has_fast_dots, is_gpu
+from vkmnn.vulkan.device_rules import has_fast_dots, is_gpu, may_wait_by_flags
 from vkmnn.vulkan.gemm.coop_tiles import byte_matrix_of, limb_matrix_of, matrix_of
 from vkmnn.vulkan.images.place import image_size
 
@@ -45,19 +46,25 @@ class Capability:
 
     Args:
         name: its name in files and reports.
-        product: the kind of product that it computes.
+        product: the kind of product that it computes; "chain": levels of dispatches.
         present: whether the rules use it on a device.
         without: returns the device without it.
         alone: returns the device with it and without what the rules prefer to it.
         tolerance: largest difference from numpy, relative to the largest result.
+        sizes: rows of the products, or levels of the chains.
+        rounds: how often each is computed, with and without.
+        budget_us: device time after which nothing more is computed.
     """
 
     name: str
-    product: Literal["half", "limbs", "bytes", "image"]
+    product: Literal["half", "limbs", "bytes", "image", "chain"]
     present: Callable[[DeviceInfo], bool]
     without: Callable[[DeviceInfo], DeviceInfo]
     alone: Callable[[DeviceInfo], DeviceInfo] = lambda info: info
     tolerance: float = 1e-4
+    sizes: tuple[int, ...] = ROWS
+    rounds: int = ROUNDS
+    budget_us: float = BUDGET_US
 
 
 def _without_matrices(info: DeviceInfo, element: str) -> DeviceInfo:
@@ -103,7 +110,17 @@ IMAGES = Capability(
     lambda info: image_size(info, "auto") > 0,
     lambda info: _without_features(info, "images"),
 )
-CAPABILITIES = (MATRICES, LIMBS, BYTE_MATRICES, DOTS, IMAGES)
+FLAGS = Capability(
+    "flags",
+    "chain",
+    may_wait_by_flags,
+    lambda info: info,  # backends use them only where they are told to
+    tolerance=0.0,
+    sizes=(20, 1000),
+    rounds=40,
+    budget_us=400_000.0,
+)
+CAPABILITIES = (MATRICES, LIMBS, BYTE_MATRICES, DOTS, IMAGES, FLAGS)
 BY_ARITHMETIC: dict[tuple[str, str], Capability] = {
     ("f16", "f32"): MATRICES,
     ("f16", "f16"): MATRICES,
@@ -131,6 +148,7 @@ Kind = Literal["fast", "slow", "wrong", "failed"]
 
 # Keys of a file beside those of the verdict.
 _NAMES = ("device", "capability")
+_LEVELS = "levels"
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,6 +162,7 @@ class Verdict:
         without_us: its microseconds without.
         difference: from numpy, relative to the largest result.
         reason: the error, if the capability failed.
+        unit: what `rows` counts, if not rows.
     """
 
     kind: Kind
@@ -152,6 +171,7 @@ class Verdict:
     without_us: float = 0.0
     difference: float = 0.0
     reason: str = ""
+    unit: str = ""
 
     @property
     def kept(self) -> bool:
@@ -165,7 +185,7 @@ class Verdict:
             return f"failed: {self.reason}"
         if self.kind == "wrong":
             return f"wrong results: off by {self.difference:.1e} of the range"
-        size = f"{self.rows}x{SIZE}x{SIZE}"
+        size = f"{self.rows} {self.unit}" if self.unit else f"{self.rows}x{SIZE}x{SIZE}"
         return (
             f"{size} in {self.with_us:.0f} µs, without in {self.without_us:.0f} µs; "
             f"differs from numpy by {self.difference:.0e}"
@@ -179,7 +199,9 @@ class Verdict:
         except TypeError:
             return None
         numbers = (made.rows, made.with_us, made.without_us, made.difference)
-        fits = all(isinstance(one, int | float) for one in numbers) and isinstance(made.reason, str)
+        fits = all(isinstance(one, int | float) for one in numbers) and all(
+            isinstance(one, str) for one in (made.reason, made.unit)
+        )
         return made if fits and made.kind in get_args(Kind) else None
 
 
@@ -191,29 +213,32 @@ def judge(trial: Trial, capability: Capability) -> Verdict | None:
     """
     spent = 0.0
     verdict = None
-    for rows in ROWS:
+    unit = _LEVELS if capability.product == "chain" else ""
+    for rows in capability.sizes:
         if verdict:
-            ahead = ROUNDS * (verdict.with_us + verdict.without_us) * rows / verdict.rows
-            if spent + ahead > BUDGET_US:
+            ahead = capability.rounds * (verdict.with_us + verdict.without_us) * rows / verdict.rows
+            if spent + ahead > capability.budget_us:
                 break
         best = {False: math.inf, True: math.inf}
         worst = 0.0
-        for _ in range(ROUNDS):
+        for _ in range(capability.rounds):
             for used in (False, True):
                 try:
                     made = trial(capability, used, rows)
                 except VkmnnError as error:
-                    return Verdict("failed", rows, reason=error.message) if used else None
+                    return (
+                        Verdict("failed", rows, reason=error.message, unit=unit) if used else None
+                    )
                 spent += made.us
                 best[used] = min(best[used], made.us)
                 if used and not made.difference <= capability.tolerance:  # also NaN
                     off = min(made.difference, math.inf) if made.difference >= 0 else math.inf
-                    return Verdict("wrong", rows, best[True], best[False], off)
+                    return Verdict("wrong", rows, best[True], best[False], off, unit=unit)
                 worst = max(worst, made.difference) if used else worst
-            if spent > BUDGET_US:
+            if spent > capability.budget_us:
                 break
         kind: Kind = "fast" if best[True] <= MARGIN * best[False] else "slow"
-        verdict = Verdict(kind, rows, best[True], best[False], worst)
+        verdict = Verdict(kind, rows, best[True], best[False], worst, unit=unit)
     return verdict
 
 
@@ -292,7 +317,7 @@ def verdict_key(info: DeviceInfo, capability: Capability) -> str:
 
 
 def stored_refusals() -> list[str]:
-    """Return what devices proved not to be used for, as stored; a sentence each."""
+    """Return what devices proved not to be used for, as stored, or to wait by; a sentence each."""
     files = Measurements(PROOFS)
     found = []
     for key in files.stored():
@@ -301,4 +326,6 @@ def stored_refusals() -> list[str]:
         if verdict is not None and not verdict.kept:
             what = str(data.get("capability", "")).replace("-", " ")
             found.append(f"{data.get('device')} does without {what}: {verdict.text}")
+        elif verdict is not None and verdict.unit and environment.flags() == "on":
+            found.append(f"{data.get('device')} waits by flags: {verdict.text}")
     return list(dict.fromkeys(found))

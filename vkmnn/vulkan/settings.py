@@ -35,6 +35,7 @@ class BackendSettings:
         stored_bytes: see `plan_memory`; benchmarks compare two.
         replays: command buffers are recorded once; otherwise every run records them anew.
         eager: memory is placed on first use, not once all tensors are known.
+        flags: dispatches wait for each other by flags; None: only if `VKMNN_FLAGS` forces it.
     """
 
     progress: Callable[[int, int], None] | None = None
@@ -51,3 +52,4 @@ class BackendSettings:
     stored_bytes: int | None = None
     replays: bool = True
     eager: bool = False
+    flags: bool | None = None

@@ -33,6 +33,7 @@ OTHER: dict[str, Any] = {
     "stored_bytes": 5,
     "replays": False,
     "eager": True,
+    "flags": True,
 }
 """A value of every setting that is not its default."""
 

@@ -14,12 +14,12 @@ from typing import Any
 import pytest
 
 from tests.device_infos import COOPMAT_GPU, LARGE_GPU
-from vkmnn.errors import DeviceLostError, InvalidInputError
-from vkmnn.opening.device import _proved
+from vkmnn.errors import DeviceLostError, InvalidInputError, LateFlagError
+from vkmnn.opening.device import _proved, _proved_flags
 from vkmnn.runtime.device_info import CooperativeMatrixShape, DeviceInfo, DeviceType
 from vkmnn.schedule_config import ScheduleConfig
-from vkmnn.vulkan.cost.devices import INTEL
-from vkmnn.vulkan.device_rules import has_fast_dots, refusal_reasons
+from vkmnn.vulkan.cost.devices import AMD, INTEL, NVIDIA
+from vkmnn.vulkan.device_rules import has_fast_dots, may_wait_by_flags, refusal_reasons
 from vkmnn.vulkan.gemm.coop_tiles import byte_matrix_of, matrix_of
 from vkmnn.vulkan.images.place import image_size
 from vkmnn.vulkan.proof import (
@@ -27,6 +27,7 @@ from vkmnn.vulkan.proof import (
     BYTE_MATRICES,
     CAPABILITIES,
     DOTS,
+    FLAGS,
     IMAGES,
     LIMBS,
     MATRICES,
@@ -152,7 +153,8 @@ def test_slow_or_wrong_capabilities_are_not_used(
             assert not used(device.info)
     assert [record.message for record in caplog.records if "do without" in record.message] != []
     assert len(caplog.records) == 1
-    others = {*CAPABILITIES} - {capability, LIMBS}  # which has the same matrices
+    # One has the same matrices, the other is for discrete GPUs by others.
+    others = {*CAPABILITIES} - {capability, LIMBS, FLAGS}
     assert all(one.present(device.info) for one in others)
 
 
@@ -269,3 +271,59 @@ def test_float32_by_matrices_is_proved_too(
     assert prove is not None
     assert trial.runs
     assert matrix_of(device.info) is not None
+
+
+NVIDIA_GPU = replace(ABLE, vendor_id=NVIDIA, type=DeviceType.DISCRETE)
+
+
+@pytest.mark.parametrize(
+    ("info", "listed"),
+    [
+        (NVIDIA_GPU, True),
+        (replace(NVIDIA_GPU, vendor_id=AMD), True),
+        (replace(NVIDIA_GPU, vendor_id=INTEL), False),
+        (replace(NVIDIA_GPU, vendor_id=AMD, type=DeviceType.INTEGRATED), False),
+        (replace(NVIDIA_GPU, type=DeviceType.CPU), False),
+        (replace(NVIDIA_GPU, limits=replace(ABLE.limits, whole_buffers=True)), False),
+    ],
+)
+def test_devices_that_may_wait_by_flags(info: DeviceInfo, listed: bool) -> None:
+    assert may_wait_by_flags(info) == listed
+    assert FLAGS.present(info) == listed
+
+
+@pytest.mark.parametrize(
+    ("mode", "info", "trial", "used"),
+    [
+        ("off", NVIDIA_GPU, FakeTrial(0.1, 0.5), None),
+        ("force", ABLE, FakeTrial(0.1, 0.5), None),  # the backend reads the variable
+        ("on", ABLE, FakeTrial(0.1, 0.5), False),
+        ("on", NVIDIA_GPU, FakeTrial(0.1, 0.5), True),
+        ("on", NVIDIA_GPU, FakeTrial(0.5, 0.1), False),
+        ("on", NVIDIA_GPU, FakeTrial(0.1, 0.5, difference=1e-9), False),
+    ],
+)
+def test_flags_are_used_where_they_are_asked_for_and_proved(
+    mode: str, info: DeviceInfo, trial: FakeTrial, used: bool | None, monkeypatch: Any
+) -> None:
+    trial.runs.clear()
+    monkeypatch.setenv("VKMNN_FLAGS", mode)
+    monkeypatch.setattr("vkmnn.opening.proof_trial.PROVER", prover_of(trial))
+    device = FakeDevice(info)
+    assert _proved_flags(device) is used  # type: ignore[arg-type]
+    assert bool(trial.runs) == (mode == "on" and info is NVIDIA_GPU)
+    assert len(stored_refusals()) == (info is NVIDIA_GPU and mode == "on")
+    if trial.runs and used:
+        assert max(levels for _, levels in trial.runs) == 1000
+        assert "waits by flags: 1000 levels in 100 µs" in stored_refusals()[0]
+    monkeypatch.setenv("VKMNN_FLAGS", "maybe")
+    with pytest.raises(InvalidInputError, match="VKMNN_FLAGS='maybe' is not known"):
+        _proved_flags(device)  # type: ignore[arg-type]
+
+
+def test_a_wait_in_vain_is_a_failed_proof() -> None:
+    trial = FakeTrial(0.1, 0.5)
+    trial.error[True] = LateFlagError("in vain")
+    verdict = judge(trial, FLAGS)
+    assert verdict is not None
+    assert (verdict.kept, verdict.text) == (False, "failed: in vain")

@@ -12,7 +12,7 @@ from dataclasses import replace
 from vkmnn.base.records import dataclass
 from vkmnn.runtime.device_info import DeviceInfo, DeviceType
 
-_NVIDIA, AMD, INTEL, _QUALCOMM, _APPLE = 0x10DE, 0x1002, 0x8086, 0x5143, 0x106B
+NVIDIA, AMD, INTEL, _QUALCOMM, _APPLE = 0x10DE, 0x1002, 0x8086, 0x5143, 0x106B
 _ARM, _BROADCOM, _IMAGINATION = 0x13B5, 0x14E4, 0x1010
 SERVER_BYTES = 30 << 30
 _ANY_SIZE = 1 << 62
@@ -344,7 +344,7 @@ CPU = replace(
 
 # By vendor and kind of memory; the first match wins.
 _BY_VENDOR: dict[int, dict[DeviceType, DeviceClass]] = {
-    _NVIDIA: {DeviceType.DISCRETE: _DESKTOP},
+    NVIDIA: {DeviceType.DISCRETE: _DESKTOP},
     AMD: {DeviceType.DISCRETE: _RADEON},
     INTEL: {DeviceType.DISCRETE: _ARC},
 }

@@ -21,7 +21,7 @@ from vkmnn.errors import VkmnnError
 from vkmnn.runtime.device_info import DeviceType
 from vkmnn.runtime.pipeline import complete_spec
 from vkmnn.runtime.pipeline_cache import device_key
-from vkmnn.runtime.shader import watched
+from vkmnn.runtime.shader import flagged, watched
 from vkmnn.runtime.warm_up import WarmUp
 from vkmnn.shaders.library import BUILTIN
 
@@ -66,8 +66,8 @@ class Note:
         try:
             noted = json.loads(read_file(self.path, _MAX_BYTES))
             return [
-                (_shader(name, *watches), complete_spec(BUILTIN.load(name), spec))
-                for name, spec, *watches in noted[:MAX_PIPELINES]
+                (_shader(name, *changes), complete_spec(BUILTIN.load(name), spec))
+                for name, spec, *changes in noted[:MAX_PIPELINES]
             ]
         except FileNotFoundError:
             return []
@@ -81,7 +81,7 @@ class Note:
 
     def store(self, needed: Needed) -> None:
         """Store the pipelines atomically."""
-        data = json.dumps([[shader.name, dict(spec), shader.watched] for shader, spec in needed])
+        data = json.dumps([[shader.name, dict(spec), *_changes(shader)] for shader, spec in needed])
         try:
             write_file(self.path, data.encode())
             _drop_oldest(self.path.parent)
@@ -89,8 +89,14 @@ class Note:
             _log.info("pipeline notes %s not saved: %s", self.path, error)
 
 
-def _shader(name: str, watches: bool = False) -> Shader:
-    return watched(BUILTIN.load(name)) if watches is True else BUILTIN.load(name)
+def _shader(name: str, watches: bool = False, constants: Sequence[int] | None = None) -> Shader:
+    shader = watched(BUILTIN.load(name)) if watches is True else BUILTIN.load(name)
+    return shader if constants is None else flagged(shader, frozenset(constants))
+
+
+def _changes(shader: Shader) -> tuple[bool, list[int] | None]:
+    """Return how a shader differs from the built-in one, for `_shader`."""
+    return shader.watched, None if shader.flagged is None else sorted(shader.flagged)
 
 
 def _drop_oldest(folder: Path) -> None:

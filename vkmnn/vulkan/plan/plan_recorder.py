@@ -9,11 +9,13 @@ from vkmnn.base.records import dataclass
 from vkmnn.core.tensor import Tensor
 from vkmnn.ir import Layout
 from vkmnn.runtime.device import Device
+from vkmnn.runtime.flag_line import FlagLine
 from vkmnn.runtime.memory import Buffer, BufferRange, MemoryKind
 from vkmnn.runtime.pipeline import Pipeline
 from vkmnn.runtime.recorder import CommandBuffer
 from vkmnn.runtime.shader import Shader
 from vkmnn.vulkan.checks import IndexRange, Status
+from vkmnn.vulkan.flags import line_for
 from vkmnn.vulkan.overflow import Reporting, Reports
 from vkmnn.vulkan.plan.memory import PlanMemory
 from vkmnn.vulkan.plan.segment import Edges, Glance, VulkanSegment
@@ -99,7 +101,8 @@ class PlanRecorder:
         copies = [tensor for tensor in downloads if tensor in self._memory.readback]
         reported, reports = self._reports(dispatches, self._memory.buffers)
         places = {tensor: self._memory.readback[tensor] for tensor in copies}
-        record = partial(self._record, dispatches, places, reported)
+        flags, late = line_for(self._device, dispatches, self._memory.buffers)
+        record = partial(self._record, dispatches, places, reported, flags=flags)
         steps = None
         if self._timestamps:
             chosen = self._chosen()
@@ -107,7 +110,9 @@ class PlanRecorder:
             steps += [("", "copy", "") for _ in copies]
         return VulkanSegment(
             record() if self.replays else None,
-            Edges(uploaded, downloaded, self._ranges(uploads), self._status(dispatches), reports),
+            Edges(
+                uploaded, downloaded, self._ranges(uploads), self._status(dispatches), reports, late
+            ),
             self._memory,
             steps,
             Rebinder(self, first, end, uploads, downloads),
@@ -147,17 +152,19 @@ class PlanRecorder:
             place = moved[self._recording.status] = BufferRange(buffers[0], 0, VECTOR_BYTES)
             status = Status(place, status.checks)
         reported, reports = self._reports(dispatches, buffers)
+        flags, late = line_for(self._device, dispatches, buffers)
         ranges = self._ranges(part.uploads)
         hidden = {n: places[n] for n in ranges if places[n].buffer.coherent_host is None}
         glance = self._glance(hidden, buffers) if hidden else None
         return VulkanSegment(
-            self._record(dispatches, copies, reported, moved),
+            self._record(dispatches, copies, reported, moved, flags),
             Edges(
                 [(tensor, places[tensor.name]) for tensor in part.uploads],
                 [(tensor, places[tensor.name]) for tensor in part.downloads],
                 ranges,
                 status,
                 reports,
+                late,
             ),
             self._memory,
             owned=buffers,
@@ -207,10 +214,11 @@ class PlanRecorder:
         copies: Mapping[Tensor, BufferRange],
         reported: Mapping[str, BufferRange],
         moved: Mapping[Tensor, BufferRange] | None = None,
+        flags: FlagLine | None = None,
     ) -> CommandBuffer | None:
         if not dispatches and not copies:
             return None
-        recorder = self._device.recorder(timestamps=self._timestamps)
+        recorder = self._device.recorder(timestamps=self._timestamps, flags=flags)
         places = _Places(self._recording, {**self._memory.ranges, **(moved or {})})
         for dispatch in dispatches:
             pipeline = self._pipelines[dispatch.pipeline]

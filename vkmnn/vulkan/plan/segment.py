@@ -17,6 +17,7 @@ from vkmnn.ir import Array
 from vkmnn.runtime.memory import Buffer, BufferRange
 from vkmnn.runtime.recorder import CommandBuffer
 from vkmnn.vulkan.checks import IndexRange, Status
+from vkmnn.vulkan.flags import LateReport
 from vkmnn.vulkan.overflow import Reports
 from vkmnn.vulkan.plan.memory import PlanMemory
 from vkmnn.vulkan.storage import element_bytes, read_view, stored_dtype, to_storage, write_view
@@ -44,6 +45,7 @@ class Edges:
         ranges: valid ranges of the uploaded index tensors, by name.
         status: memory for reports of failed checks; None without checks.
         reports: memory for reports of float16 overflow; None if it is not checked.
+        late: memory for reports of waits by flags; None where there are none.
     """
 
     uploads: Sequence[tuple[Tensor, BufferRange]]
@@ -51,6 +53,7 @@ class Edges:
     ranges: Mapping[str, Sequence[IndexRange]]
     status: Status | None
     reports: Reports | None = None
+    late: LateReport | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +106,7 @@ class VulkanSegment(Segment):
         self._ranges = edges.ranges
         self._status = edges.status
         self._reports = edges.reports
+        self._late = edges.late
         self._command = command
         for each in (command, None if glance is None else glance.command):
             if each is not None:
@@ -156,9 +160,12 @@ class VulkanSegment(Segment):
 
         Raises:
             InvalidInputError: a kernel reported an invalid value.
+            LateFlagError: a wait by flags had no success.
         """
         if self._command is not None:
             self._command.wait()
+        if self._late is not None:
+            self._late.look()  # first: the results are void
         if self._status is not None:
             self._status.raise_failed()
         if self._reports is not None:
@@ -249,6 +256,8 @@ class VulkanSegment(Segment):
             self._command.run_inside()
             start, _, end = self._command.marks_ns
             self.busy_us = (end - start) / 1000
+            if self._late is not None:
+                self._late.look()
             if self._status is not None:
                 self._status.raise_failed()
             if self._reports is not None:

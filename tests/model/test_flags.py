@@ -1,0 +1,151 @@
+"""Networks whose dispatches wait for each other by flags: the results are those with barriers."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import vkmnn
+from tests.llm import tiny
+from tests.model.networks import NETWORKS, make_feeds
+from tests.session.test_loops import X, counted
+from vkmnn.errors import LateFlagError
+from vkmnn.ir import Array
+from vkmnn.runtime import open_device
+from vkmnn.runtime.device import enumerate_devices
+from vkmnn.runtime.flag_line import FlagLine
+from vkmnn.runtime.recorder import CommandRecorder
+
+
+@pytest.fixture(autouse=True)
+def _trusting(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    if not enumerate_devices():
+        pytest.skip("no Vulkan device")
+    monkeypatch.delenv("VKMNN_FLAGS", raising=False)
+    device = open_device("auto", validation=False)
+    yield
+    device.trusts_flags = True
+
+
+@pytest.fixture
+def flags(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The number of barriers that flags replace, of each command buffer recorded with them."""
+    seen: list[int] = []
+    end = CommandRecorder._end_flags
+
+    def spy(self: CommandRecorder, line: FlagLine) -> None:
+        seen.append(line.count)
+        end(self, line)
+
+    monkeypatch.setattr(CommandRecorder, "_end_flags", spy)
+    return seen
+
+
+@pytest.fixture
+def in_vain(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No counter ever reaches its full value."""
+    target = FlagLine._target
+    monkeypatch.setattr(FlagLine, "_target", lambda self, number: target(self, number) + 1)
+
+
+def opened(model: Any, **options: Any) -> vkmnn.InferenceSession:
+    return vkmnn.InferenceSession(model, validation=False, **options)
+
+
+def results(model: Any, feeds: list[dict[str, Array]], **options: Any) -> list[list[Array]]:
+    """Each input run twice in a row, all by one session."""
+    with opened(model, **options) as session:
+        return [session.run(None, each) for each in feeds for _ in range(2)]
+
+
+def assert_equal(got: list[list[Array]], want: list[list[Array]]) -> None:
+    for some, others in zip(got, want, strict=True):
+        for one, other in zip(some, others, strict=True):
+            np.testing.assert_array_equal(one, other)
+
+
+@pytest.mark.parametrize("waves", [False, True])
+@pytest.mark.parametrize("name", ["detector", "gpt2"])
+def test_results_are_those_with_barriers(
+    name: str, waves: bool, flags: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Branches, residuals and several outputs, also in the order for GPUs: levels of several."""
+    if waves:
+        monkeypatch.setattr("vkmnn.vulkan.backend.is_gpu", lambda info: True)
+    network = NETWORKS[name]
+    model = network.build()
+    usual, other, *_ = network.sizes
+    feeds = [make_feeds(model, size, seed) for seed, size in enumerate((usual, other, usual))]
+    want = results(model, feeds)
+    assert not flags
+    monkeypatch.setenv("VKMNN_FLAGS", "force")
+    got = results(model, feeds)
+    assert_equal(got, want)
+    assert flags
+    assert min(flags) > 10
+
+
+def test_bodies_of_loops(flags: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
+    model = counted()
+    feeds = [{"a": X, "m": np.array(m)} for m in (5, 3)]
+    want = results(model, feeds)
+    monkeypatch.setenv("VKMNN_FLAGS", "force")
+    assert_equal(results(model, feeds), want)
+    assert sum(flags) > 0
+
+
+@pytest.mark.usefixtures("in_vain")
+def test_a_run_whose_wait_was_in_vain_is_repeated_with_barriers(
+    flags: list[int], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    model = NETWORKS["gpt2"].build()
+    feeds = [make_feeds(model, (1, 16)), make_feeds(model, (1, 13))]
+    want = results(model, feeds)
+    monkeypatch.setenv("VKMNN_FLAGS", "force")
+    with caplog.at_level(logging.WARNING, "vkmnn"):
+        got = results(model, feeds)
+    assert_equal(got, want)
+    assert len(flags) == 1  # the second shape was planned with barriers at once
+    assert caplog.text.count("barriers order them from now on") == 1
+    with opened(model) as session:
+        assert_equal([session.run(None, feeds[0])], want[:1])
+        assert session.counters()["late_flags"] >= 1
+    assert len(flags) == 1  # nor does another session on the device try again
+
+
+@pytest.mark.usefixtures("in_vain")
+def test_a_session_that_forgot_its_weights_says_what_to_do(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("VKMNN_FLAGS", "force")
+    model = NETWORKS["gpt2"].build()
+    feeds = make_feeds(model, (1, 16))
+    with opened(model) as session:
+        session._session.core.resize({n: a.shape for n, a in feeds.items()}, feeds)
+        session._session.core.forget_model()
+        with pytest.raises(LateFlagError, match="waited in vain"):
+            session.run(None, feeds)
+
+
+def test_steps_of_a_language_model(
+    tmp_path: Path, flags: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Queued steps that feed each other; then waits in vain, found while others are under way."""
+    folder = tiny.genai_folder(tmp_path)
+
+    def generated() -> list[int]:
+        with vkmnn.llm.load(folder, capacity=64) as model:
+            return model.generate([5, 100, 7], 24).tokens
+
+    want = generated()
+    monkeypatch.setenv("VKMNN_FLAGS", "force")
+    assert generated() == want
+    assert len(flags) > 1
+    target = FlagLine._target
+    monkeypatch.setattr(FlagLine, "_target", lambda self, number: target(self, number) + 1)
+    assert generated() == want
