@@ -190,7 +190,7 @@ def _drawn(logits: AnyArray, settings: AnyArray, number: float) -> int:
         away = np.where(x == x.max(), 0.0, (x.max() - x) * inverse)
     order = np.argsort(away, kind="stable")
     weights = np.exp(-away[order])
-    count = int(min(top_k, np.count_nonzero(weights >= max(min_p, 2.0**-40))))
+    count = min(int(top_k), int(np.count_nonzero(weights >= max(min_p, 2.0**-40))))
     sums = np.cumsum(weights[:count])
     if top_p < 1.0:
         sums = sums[: int(np.searchsorted(sums, top_p * sums[-1])) + 1]

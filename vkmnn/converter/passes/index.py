@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Set
+from collections.abc import Collection, Iterable, Iterator
 from typing import Any
 
 from vkmnn.base.budget import Meter, unlimited
@@ -56,7 +56,7 @@ class GraphIndex:
 
     # --- questions -----------------------------------------------------------------------------
 
-    def ops(self, types: Set[str] | None = None) -> Iterator[Op[Any]]:
+    def ops(self, types: Collection[str] | None = None) -> Iterator[Op[Any]]:
         """Yield the ops in topological order; edits at or before the current op are allowed.
 
         An op that an edit inserts at the current position is not visited.

@@ -42,7 +42,7 @@ class SampleTokenExecution(VulkanExecution[SampleTokenAttrs]):
         rows, tokens = x.shape
         if not rows:
             return
-        shader = kernels.sample_token(element=encoder.element_of(x))
+        shader = kernels.sample_token(element=encoder.element)
         params = kernels.SampleTokenParams(size=tokens)
         most = encoder.info.limits.max_workgroup_invocations
         local = min(GPU_LOCAL, most) if is_gpu(encoder.info) else CPU_LOCAL
