@@ -440,7 +440,7 @@ class InferenceSession(Closing):
     def _refuse_states(self, method: str) -> None:
         if self._states:
             raise InvalidInputError(
-                f"{method} is not for networks that keep variables of their own between runs",
+                f"{method} is not available for networks that keep variables between runs",
                 hint="call run, and reset_state to begin anew",
             )
 

@@ -192,7 +192,7 @@ def test_tune_keeps_what_it_has_measured(
     monkeypatch.setattr(vkmnn.InferenceSession, "tune", pressed)
     result = cli("tune", classifier, "-d", 0, *SMALL, "-n", 50)
     assert result.status == 130
-    assert "stopping: what was measured is compared" in result.err
+    assert "stopping: whole runs decide" in result.err
     assert re.search(r"interrupted: \d+ choices? (was|were) measured, .* kept", result.err)
 
 

@@ -162,7 +162,7 @@ def spoilt(folder: Path, name: str, change: str) -> Path:
     ("change", "words"),
     [
         ("no data", "cannot be read"),
-        ("short data", "lies outside of 'variables.data-00000-of-00001'"),
+        ("short data", "is outside of 'variables.data-00000-of-00001'"),
         ("other data", "checksum of the variable"),
         ("no index", "has no value in the SavedModel"),
         ("short index", "does not end as an index of variables does"),

@@ -207,7 +207,7 @@ def test_decompressed_bytes_count(models: Models) -> None:
         body = gzip.compress(b" " * 250_000)
         answer = post(server, body, **{"Content-Encoding": "gzip"})
         assert (answer.status_code, answer.json()["error"]) == (
-            503, "too many request bodies at once",
+            503, "too many concurrent request bodies",
         )  # fmt: skip
         assert server.app.bodies.held == 0
         assert post(server, GOOD).status_code == 200

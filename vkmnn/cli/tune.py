@@ -70,7 +70,9 @@ class Stop(AbstractContextManager["Stop"]):
             note("interrupted: nothing was saved")
             raise KeyboardInterrupt
         self.asked = True
-        note("stopping: what was measured is compared in whole runs; Ctrl-C again ends at once")
+        note(
+            "stopping: whole runs decide on the measurements so far; Ctrl-C again stops immediately"
+        )
 
     def __exit__(self, *error: object) -> None:
         """Restore the previous signal handler."""

@@ -209,7 +209,7 @@ class Program:
             what = plural(len(ops) - nested, "op")
             what += f" ({nested} more inside branches and loops)" if nested else ""
         _log.warning(
-            "%s %s on the host, in %s; placement() tells why: %s%s",
+            "%s %s on the host, in %s; placement() gives the reasons: %s%s",
             what,
             "runs" if len(ops) == 1 else "run",
             " and ".join(sorted(self.engines())),

@@ -332,7 +332,7 @@ class Graph:
             ):
                 raise ModelError(f"state '{state.input}' is not an input and an output that fit")
             if any(state.input == other.input for other in self.states[:number]):
-                raise ModelError(f"state '{state.input}' is there twice")
+                raise ModelError(f"state '{state.input}' is declared twice")
 
     def without_states(self, infos: Sequence[TensorInfo]) -> list[TensorInfo]:
         """Return the inputs or outputs that are not states."""

@@ -223,8 +223,7 @@ def _precision(config: ScheduleConfig, possible: Precision, device: str) -> Prec
         )
     else:
         _log.warning(
-            '%s has no %s arithmetic of its own: precision "%s" runs as "%s", with '
-            "float32 arithmetic",
+            '%s has no native %s arithmetic: precision "%s" runs as "%s", with float32 arithmetic',
             device,
             FLOATS[arithmetic].dtype.name,
             wanted,

@@ -178,7 +178,7 @@ def _of_text(loaded: Loaded) -> Guess:
         return Guess("feature-extraction", "its output, vectors of a text")
     names = ", ".join(f"{arg.name} {arg.shape}" for arg in loaded.outputs)
     raise InvalidInputError(
-        f"nothing says what '{loaded.about.name}' does with a text; its outputs are {names}",
+        f"the task of '{loaded.about.name}' on texts is unknown; its outputs are {names}",
         hint="name the task: text-classification, feature-extraction; vkmnn.llm.load generates",
     )
 

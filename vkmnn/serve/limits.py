@@ -227,7 +227,7 @@ class Bodies:
                 if size + len(part) > limits.body_bytes:
                     raise self._too_large()
                 if size > _SMALL and self.held + len(part) > limits.held_bytes:
-                    raise HttpError(503, "too_many_bytes", "too many request bodies at once")
+                    raise HttpError(503, "too_many_bytes", "too many concurrent request bodies")
                 parts.append(part)
                 self.held += len(part)
                 size += len(part)
@@ -248,7 +248,7 @@ class Bodies:
             HttpError: too many bytes are held already.
         """
         if size > _SMALL and self.held + size > self._limits.held_bytes:
-            raise HttpError(503, "too_many_bytes", "too many request bodies at once")
+            raise HttpError(503, "too_many_bytes", "too many concurrent request bodies")
         self.held += size
         try:
             yield
@@ -268,7 +268,7 @@ class Bodies:
             if len(made) > limits.body_bytes:
                 raise self._too_large()
             if len(made) > room:
-                raise HttpError(503, "too_many_bytes", "too many request bodies at once")
+                raise HttpError(503, "too_many_bytes", "too many concurrent request bodies")
             self.held += len(made)
             return made
 

@@ -84,7 +84,7 @@ class CompiledModule:
                 raise InvalidInputError(
                     f"argument {place} is {value!r}; the module was compiled with "
                     f"{one.arg.value!r}",
-                    hint="compile it again: what is not a tensor is fixed",
+                    hint="compile it again: arguments that are not tensors are fixed",
                 )
         return found
 

@@ -108,7 +108,7 @@ def check_types(node: SourceNode, schema: Schema, info: Callable[[str], TensorIn
         if _kind(found.dtype.onnx) not in kinds:
             formal = schema.inputs[min(index, len(schema.inputs) - 1)]
             raise ModelError(
-                f"{node.op} takes no {found.dtype.value} as its input '{formal.name}'",
+                f"{node.op} does not accept {found.dtype.value} as its input '{formal.name}'",
                 op=node.op,
                 node=node.name,
                 hint=f"the model is not valid for opset {node.opset}; put a Cast before this node",

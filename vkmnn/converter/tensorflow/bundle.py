@@ -120,14 +120,14 @@ class Bundle:
     def _bytes(self, entry: Message, name: str) -> np.ndarray[tuple[int], np.dtype[np.uint8]]:
         if not 0 <= entry.shard_id < self._shards:
             raise ModelError(
-                f"the variable '{name}' lies in shard {entry.shard_id} of {self._shards}",
+                f"the variable '{name}' is in shard {entry.shard_id} of {self._shards}",
                 hint=_AGAIN,
             )
         file = f"{_STEM}.data-{entry.shard_id:05}-of-{self._shards:05}"
         path = self._checked(self._folder / _STEM / file)
         if entry.offset < 0 or entry.offset + entry.size > path.stat().st_size:
             raise ModelError(
-                f"the variable '{name}' lies outside of '{file}'",
+                f"the variable '{name}' is outside of '{file}'",
                 hint=f"the copy of the file did not finish: {_AGAIN}",
             )
         data = np.fromfile(path, np.uint8, entry.size, offset=entry.offset)

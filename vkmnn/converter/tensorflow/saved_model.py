@@ -73,7 +73,7 @@ def read_saved_model(folder: Path, signature: str) -> GraphFile:
 def _chosen(found: dict[str, Message], signature: str, folder: Path) -> Message:
     if not found:
         raise ModelFileError(
-            f"'{folder}' has no signatures: nothing says what its inputs and outputs are",
+            f"'{folder}' has no signatures, so its inputs and outputs are unknown",
             hint="save it with tf.saved_model.save(model, folder, signatures=model.call)",
         )
     if not signature and _USUAL not in found and len(found) > 1:

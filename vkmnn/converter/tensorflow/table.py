@@ -66,7 +66,7 @@ class Table:
         offset, size = handle
         end = offset + size
         if end + _TRAILER > len(self._data) - _FOOTER:
-            raise self._damaged("a block lies outside of it")
+            raise self._damaged("a block is outside of it")
         block, kind = self._data[offset:end], self._data[end]
         if kind:
             name = _TYPES.get(kind, f"type {kind}")

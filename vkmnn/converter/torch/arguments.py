@@ -100,7 +100,7 @@ def _tensors(torch: Any, source: Script, sizes: Mapping[str, Sequence[int]]) -> 
         first = first or error
     lines = [line for line in str(first).splitlines() if "Error" in line] or [str(first)[:200]]
     raise ConversionError(
-        f"the TorchScript module takes no arguments of these shapes: {lines[-1].strip()[:200]}",
+        f"the TorchScript module refuses arguments of these shapes: {lines[-1].strip()[:200]}",
         hint="give its arguments: vkmnn.torch.compile(torch.jit.load(FILE), args)",
     )
 

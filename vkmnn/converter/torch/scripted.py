@@ -40,7 +40,7 @@ def convert_script(source: Script, conversion: Conversion) -> Graph:
 
     Raises:
         MissingExtraError: a package of the extra `torch` is not installed.
-        ConversionError: the shapes of its inputs are not known, it writes what it holds, or no
+        ConversionError: the shapes of its inputs are not known, it writes its own buffers, or no
             road takes it.
     """
     torch = need_torch("a TorchScript module")
@@ -246,7 +246,7 @@ def _refuse_written(torch: Any, module: Any, suspected: list[str], tensors: Any)
 
 def _writes(name: str, op: str = "prim::GetAttr") -> ConversionError:
     return ConversionError(
-        f"the TorchScript module writes what it holds: '{name}'",
+        f"the TorchScript module writes its own buffer or attribute '{name}'",
         op=op,
         hint="vkmnn keeps what programs of torch.export write: "
         "vkmnn.torch.compile(module, args), with the module itself",

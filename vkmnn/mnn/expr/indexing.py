@@ -30,7 +30,7 @@ def put(array: Array, key: Any, arrays: tuple[Array, ...], value: Array) -> Arra
     """
     if array.dtype.kind in "iu" and value.dtype.kind == "f" and (value != np.trunc(value)).any():
         raise ArgumentError(
-            f"a Var of {array.dtype} takes no fractions",
+            f"a Var of {array.dtype} does not accept fractions",
             hint="convert it first, with x.astype(expr.float)",
         )
     made: Array = array.copy()

@@ -55,7 +55,7 @@ def _places(where: Array, shape: tuple[int, ...]) -> tuple[Array, ...]:
 
 def _inside(where: Array, size: int) -> Array:
     if where.size and (where.min() < -size or where.max() >= size):
-        raise OutOfBoundsError(f"an index lies outside an axis of {size}")
+        raise OutOfBoundsError(f"an index is outside an axis of {size}")
     return where
 
 

@@ -145,7 +145,7 @@ def average(a: Any, axis: Any = None, weights: Any = None, returned: bool = Fals
         ArgumentError: weights are given.
     """
     if weights is not None:
-        raise ArgumentError("MNN.numpy's average takes no weights")
+        raise ArgumentError("MNN.numpy's average does not accept weights")
     return mean(a, axis)
 
 

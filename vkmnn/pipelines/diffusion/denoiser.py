@@ -96,7 +96,7 @@ class Denoiser:
             values = {name: np.repeat(one, static, 0) for name, one in values.items()}
             groups = [slice(0, static)]
         else:
-            raise InvalidInputError(f"the network takes {static} latents at once, not {count}")
+            raise InvalidInputError(f"the network runs {static} latents at a time, not {count}")
         return [
             {name: self.part.upload(name, one[group]) for name, one in values.items()}
             for group in groups

@@ -47,7 +47,7 @@ class Transcribe(Pipeline):
         if not self.model.hears:
             self.model.close()
             raise InvalidInputError(
-                f"'{model}' takes no spectrograms", hint="a folder of Whisper's has them"
+                f"'{model}' does not accept spectrograms", hint="pass a folder of Whisper's"
             )
         said = self.model.layout.search
         self._languages = _numbers(said, "lang_to_id")

@@ -49,7 +49,7 @@ def _check_group_query(node: NodeContext) -> None:
     if node.bool("sliding_window_cache"):
         raise node.unsupported("sliding_window_cache is not supported")
     if node.output(3) and node.int("qk_output", 0) not in (1, 2):
-        raise node.unsupported("qk_output does not say what its output of scores holds")
+        raise node.unsupported("qk_output does not define the content of the output of scores")
     if not node.input(5) or not node.input(6):
         raise node.unsupported("seqlens_k and total_sequence_length are missing")
 
