@@ -28,11 +28,11 @@ Evaluate = Callable[[Graph, list[np.ndarray]], list[np.ndarray]]
 REFUSED_REASONS = re.compile(
     r"element type (BFLOAT16|FLOAT8\w+|FLOAT4\w+|U?INT[24]|STRING)"
     r"|(casting to|quantizing to|output_dtype|precision) (BFLOAT16|FLOAT8|FLOAT4|U?INT[24])"
-    r"|sequences, optionals and strings|sequences of known members|optional values|sequence values"
-    r"|a light|random"
+    r"|sequences, optionals and strings|sequences with known contents"
+    r"|optional values|sequence values|light (bodies|branches)|random"
     r"|its output shape depends on data"
     r"|training_mode"
-    r"|of ai\.onnx\.ml stay on the host|domain 'ai\.onnx\.preview"
+    r"|of ai\.onnx\.ml run on the host|domain 'ai\.onnx\.preview"
 )
 # Operators without a kernel in the vocabulary.
 REFUSED_OPS = {

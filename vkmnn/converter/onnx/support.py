@@ -10,19 +10,22 @@ from vkmnn.converter.onnx.registry import find_converter, registered
 from vkmnn.converter.onnx.schema import Schema, sample_body
 
 _LOOP = (
-    "few, known iterations are unrolled and heavy bodies run on the device; "
-    "a light body takes the host less time than submissions would"
+    "a few known iterations are unrolled, and heavy bodies run on the device; "
+    "light bodies are faster on the host than their submissions would be"
 )
-_RANDOM = "random numbers are drawn on the host; fed as an input, they keep a network on the device"
+_RANDOM = (
+    "random numbers are generated on the host; to keep the network on the device, feed them as an "
+    "input"
+)
 _NOT_TENSORS = (
     "sequences, optionals and strings are kept on the host; the device holds dense tensors"
 )
-_SEQUENCES = "sequences of known members are plain tensors; those of others are kept on the host"
+_SEQUENCES = "sequences with known contents become tensors; all others are kept on the host"
 
 _ALTERNATIVES: Mapping[str, str] = {
     "If": (
-        "a constant condition takes its branch and heavy branches run on the device; "
-        "a light one takes the host less time than a submission would"
+        "constant conditions are resolved, and heavy branches run on the device; "
+        "light branches are faster on the host than a submission would be"
     ),
     "Loop": _LOOP,
     "Scan": _LOOP,
@@ -57,8 +60,8 @@ _SEARCH = (
 )
 _IN_DOMAINS: Mapping[tuple[str, str], str] = {
     ("ai.onnx.ml", ""): (
-        "trees, encoders and scalers of ai.onnx.ml stay on the host: a row takes it some "
-        "comparisons, less time than a submission would"
+        "trees, encoders and scalers of ai.onnx.ml run on the host: a row takes a few comparisons, "
+        "less time than a submission"
     ),
     ("com.microsoft", "BeamSearch"): _SEARCH,
     ("com.microsoft", "GreedySearch"): _SEARCH,

@@ -14,15 +14,16 @@ _HEAD = """# Operators
 
 <!-- written by `python -m vkmnn.converter.onnx.table`; do not edit -->
 
-The ONNX front end knows {count} of the {total} operators of ONNX (opset {opset}), and {contrib} of
-onnxruntime's domain `com.microsoft`. A model may use opset {oldest} to {opset}.
+vkmnn converts {count} of the {total} operators of ONNX (opset {opset}), and {contrib} operators of
+onnxruntime's domain `com.microsoft`. A model may use opsets {oldest} to {opset}.
 
-- *direct*: a converter writes the operator in vkmnn's vocabulary.
-- *function body*: ONNX defines the operator by others, and that definition is expanded.
+- *direct*: a converter emits the ops that compute the operator.
+- *function body*: ONNX defines the operator in terms of others, and vkmnn expands the definition.
 
-Other operators run on the host, in onnxruntime or the onnx package's evaluator, and so do nodes
-with values that are not dense tensors of float16, float32, float64, bool and integers of 8 to 64
-bits ([how](decisions/host-nodes.md)); `unsupported="raise"` refuses them and lists all.
+Other operators run [on the host](decisions/host-nodes.md), in onnxruntime or the onnx package's
+evaluator; so do nodes whose values are not dense tensors of float16, float32, float64, bool or
+integers of 8 to 64 bits. With `unsupported="raise"`, models with such nodes are refused, and the
+error lists them all.
 
 ## Supported
 
@@ -33,17 +34,17 @@ bits ([how](decisions/host-nodes.md)); `unsupported="raise"` refuses them and li
 _MIDDLE = """
 ## On the host
 
-| Operator | Why, or what instead |
+| Operator | Reason, or alternative |
 |---|---|
 """
 
 _TAIL = """
 ## Adding an operator
 
-[Add an operator in two files](extending/operator.md) is about operators with a kernel of their own,
-in vkmnn or as a plug-in package. An operator that others express needs one function. It takes a
-`NodeContext` and emits ops of the vocabulary (`vkmnn.plugin.ops`). It stands in the module of its
-family under `vkmnn/converter/onnx/`, or in one of yours that `vkmnn.load_plugin` loads:
+[Add an operator in two files](extending/operator.md) describes operators with a kernel, in vkmnn or
+in a plug-in package. An operator that existing ops can express needs only a converter: a function
+that gets a `NodeContext` and emits ops (`vkmnn.plugin.ops`). It belongs in the module of its family
+under `vkmnn/converter/onnx/`, or in a module of yours that `vkmnn.load_plugin` loads:
 
 ```python
 from vkmnn.plugin import NodeContext, converter, ops
@@ -57,8 +58,9 @@ def gelu_times_two(node: NodeContext) -> None:
     node.finish("BinaryOp", [gelu, two], ops.BinaryAttrs("MUL"))
 ```
 
-`since` is the first opset that the function understands; the newest entry that is not above the
-model's opset is used. Raise `node.unsupported(reason)` for a use that cannot be expressed.
+`since` is the first opset that the function supports. Of several converters, the one with the
+largest `since` up to the model's opset is used. Raise `node.unsupported(reason)` for a use that
+cannot be expressed.
 """
 
 

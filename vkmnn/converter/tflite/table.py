@@ -26,10 +26,11 @@ def with_table(text: str) -> str:
         together.setdefault(READERS.summary(name) or CUSTOM_READERS.summary(name), []).append(name)
     rows = [f"| {', '.join(names)} | {summary} |" for summary, names in together.items()]
     head = (
-        f"{len(read)} of {len(listed)} are read.\n\n| Operators | What they become |\n|---|---|\n"
+        f"vkmnn supports {len(read)} of {len(listed)} operators.\n\n"
+        "| Operators | Description |\n|---|---|\n"
     )
     lines = "\n".join(rows)
-    return f"{text.partition(MARK)[0]}{MARK}\n{head}{lines}\n\nNot read: {', '.join(rest)}.\n"
+    return f"{text.partition(MARK)[0]}{MARK}\n{head}{lines}\n\nNot supported: {', '.join(rest)}.\n"
 
 
 if __name__ == "__main__":
