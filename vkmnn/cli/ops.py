@@ -82,8 +82,8 @@ def list_ops(name: str | None) -> None:
         heading(plural(len(found), "operator"))
     _show_declared(listed, _all_declared(exact))
     show_facts(_LEGEND, indent=0)
-    out.print(Text("Attributes and element types may still keep a node off the device;"))
-    out.print(Text("session.placement() and `vkmnn run` tell."))
+    out.print(Text("Attributes and element types may still move a node to the host:"))
+    out.print(Text("session.placement() and `vkmnn run` show the result."))
 
 
 def _full_name(op: OpSupport) -> str:
