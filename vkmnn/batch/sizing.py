@@ -1,4 +1,4 @@
-"""How many items share a run, where nobody says so: a trial on one item, within bounds."""
+"""Automatic batch size: a trial on one item, within bounds."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ T = TypeVar("T")
 Feeds = Mapping[str, Array]
 
 MOST = 32
-"""Items in a run at most; more gain little."""
+"""Maximum number of items in a run; more would gain little."""
 _TURNS = 16
-"""Items at a time, at most, that do not share a run: threads change hands less often."""
+"""Maximum number of items that a thread takes at a time if they do not share runs."""
 _BYTES = 16 << 20
-"""Items, or inputs, of a run at most; activations take many times as much."""
+"""Maximum bytes of the items, or inputs, of a run; activations take many times as much."""
 _SECONDS = 0.25
-"""Time of a run at most: where a single item takes long, its overhead does not matter."""
+"""Maximum seconds of a run: the overhead of longer ones does not matter."""
 _RUNS = 8
-"""Runs that a job has to have: another number of rows takes another plan."""
+"""Minimum number of runs of a job, since each number of rows needs a plan."""
 _LOOKS = 16
-"""Items that are tried until one can be read and tells something."""
+"""Maximum number of items to try until one can be read and used for the trial."""
 _TOO_LARGE = (OutOfDeviceMemoryError, OutOfHostMemoryError, DeviceLimitError, BudgetError)
 
 
@@ -73,7 +73,7 @@ def sized(trial: Trial, items: Iterable[T], count: int) -> tuple[int, str, Itera
         DeviceError: the device is lost.
     """
     source, looked = iter(items), list[T]()
-    size, reason = 1, "the items do not tell whether they may share runs"
+    size, reason = 1, "no item shows whether items may share runs"
     most = min(MOST, count // _RUNS)
     if most < 2:
         return trial.step, "", source
@@ -121,7 +121,7 @@ def _tried(
         return 1, f"the first one fails: {error.message}"
     held = max(held, sum(array.nbytes for array in feeds.values()))
     bounds = {
-        most: "more gain little" if most == MOST else "there are few",
+        most: "more would gain little" if most == MOST else "there are few",
         int(_BYTES // max(held, 1)): "they are large",
         int(_SECONDS // max(seconds, 1e-6)): "each takes long",
     }

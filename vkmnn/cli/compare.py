@@ -129,7 +129,7 @@ def _show(found: Comparison, model: Path, layers: bool) -> None:
     show(shown)
     unseen = sum(row.status == "fused" for row in found)
     if unseen and not layers:
-        note(f"{plural(unseen, 'tensor')} vanished in fused ops: --layers lists them")
+        note(f"{plural(unseen, 'tensor')} are inside fused ops: --layers lists them")
     out.print(Text(str(found)))
 
 

@@ -91,7 +91,7 @@ def list_devices(driver: str | None) -> None:
         reason, way_out = why_none(driver)
         note(f"no Vulkan device: {reason}")
         note(f"to get one: {way_out}")
-        note("`vkmnn doctor` looks closer")
+        note("`vkmnn doctor` gives details")
 
 
 def _mark(chosen: bool) -> Text:

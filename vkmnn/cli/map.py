@@ -226,7 +226,7 @@ def _arrays(model: Path, options: MapOptions) -> Iterator[tuple[Work, Trial | No
     with SessionPool(model, options.listed_devices, **options.of_sessions) as pool:
         heading(f"{model.name} on {', '.join(one.device.name for one in pool.sessions)}")
         if (options.batch or 1) > 1 and not pool.can_batch:
-            note("items run one by one: the network's first axis is not open")
+            note("items run one by one: the network's first axis is not dynamic")
         yield array_work(pool, options.batch or 1), array_trial(pool)
 
 
@@ -251,7 +251,7 @@ def _silent(text: str) -> None:
 def _show(output: Path, summary: Summary, seconds: float) -> None:
     out.print(Text(f"saved {plural(summary.written, 'result')} in {output}"))
     if summary.skipped:
-        note(f"{plural(summary.skipped, 'item')} had been done before")
+        note(f"{plural(summary.skipped, 'item')} were complete already")
     if summary.failed:
         note(f"{plural(summary.failed, 'item')} failed: {error_file(output)} has the reasons")
     if summary.repeated:
