@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -81,16 +81,28 @@ class Measured:
         return not self.error <= MAX_ERROR[self.fp16]  # NaN is wrong as well
 
 
+Shortlist = Callable[[Sequence[Any]], Sequence[Any]]
+"""Returns those of the candidates of a choice that are measured, the rules' first."""
+
+
 class _Take:
     """A chooser that picks candidate number `rank` of one kind of choice.
 
-    Of other kinds, it picks that of `takes`, or the first.
+    Of other kinds, it picks that of `takes`, or the first. Of that kind, it knows only those of
+    `shortlist`, if given.
     """
 
-    def __init__(self, kind: str, rank: int, takes: Mapping[str, Hashable]) -> None:
+    def __init__(
+        self,
+        kind: str,
+        rank: int,
+        takes: Mapping[str, Hashable],
+        shortlist: Shortlist | None = None,
+    ) -> None:
         self.kind = kind
         self.rank = rank
         self.takes = takes
+        self.shortlist = shortlist
         self.count = 1
 
     def __call__(self, what: str, problem: Hashable, candidates: Sequence[T]) -> T:
@@ -100,6 +112,8 @@ class _Take:
         if what != self.kind:
             wanted = self.takes.get(what)
             return next((one for one in candidates if one == wanted), candidates[0])
+        if self.shortlist:
+            candidates = self.shortlist(candidates)
         self.count = max(self.count, len(candidates))
         return candidates[min(self.rank, len(candidates) - 1)]
 
@@ -181,6 +195,7 @@ def kernels(
     sweep_bytes: int = 0,
     rotated_bytes: int = 0,
     most: int = 0,
+    shortlist: Shortlist | None = None,
 ) -> Iterator[Measured]:
     """Yield the time of each kernel for an op, the rules' first.
 
@@ -195,13 +210,14 @@ def kernels(
         rotated_bytes: bytes of equal weights that take turns, likewise; nothing is written, and no
             timestamp taken.
         most: maximum number of candidates; 0: all.
+        shortlist: returns the candidates to measure; all of them without it.
     """
     want = _expected(case)
     graph, feeds = case.graph, dict(case.feeds)
     label = graph.ops[0].name
     if sweep_bytes:
         graph, feeds = _swept(graph, feeds, sweep_bytes)
-    take = _Take(kind, 0, case.takes)
+    take = _Take(kind, 0, case.takes, shortlist)
     seen: set[tuple[str, int, int]] = set()
     infos = {name: tensor_info(name, array) for name, array in feeds.items()}
 

@@ -43,6 +43,12 @@ WINDOWS: tuple[tuple[int, int, int, int, int], ...] = (
 )  # fmt: skip
 # Products for tiles that are in shared memory a step ahead.
 LARGE = ((4096, 4096, 4096), (2048, 2048, 2048))
+# Products of transformers whose weights come from memory: rows, columns, K.
+WEIGHTS: tuple[tuple[int, int, int], ...] = (
+    *((197, columns, 768) for columns in (768, 2304, 3072)), (197, 768, 3072),
+    (128, 2304, 768), (128, 3072, 768), (128, 768, 3072), (64, 3072, 768),
+)  # fmt: skip
+REHEARSED_WEIGHTS = ((40, 36, 72),)
 REHEARSED_WINDOWS = ((1, 8, 5, 1, 12), (12, 8, 3, 1, 12))
 REHEARSED_LARGE = ((144, 136, 72),)
 # Heads, queries, keys, elements of a key.

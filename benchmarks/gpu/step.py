@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from types import ModuleType
 
-from benchmarks.gpu.chain import Measured, kernels
+from benchmarks.gpu.chain import Measured, Shortlist, kernels
 from benchmarks.gpu.problems import Problem
 from benchmarks.gpu.report import Section
 from benchmarks.networks import Network
@@ -24,13 +24,14 @@ PLAN = {
     "caches": 1.2,
     "llm": 6.0,
     "right": 2.7,
+    "fragments": 1.8,
     "costs": 0.6,
     "attention": 1.2,
     "windows": 1.2,
-    "products": 2.7,
-    "networks": 2.7,
+    "products": 1.8,
+    "networks": 2.4,
     "torch": 1.5,
-    "convolutions": 1.5,
+    "convolutions": 0.9,
     "float32": 1.0,
     "vectors": 0.6,
     "passes": 0.6,
@@ -126,6 +127,7 @@ def time_all(
     sweep_bytes: int = 0,
     rotated_bytes: int = 0,
     most: int = 0,
+    shortlist: Shortlist | None = None,
 ) -> None:
     """Time every kernel of every problem; ends at the first wrong result.
 
@@ -136,6 +138,7 @@ def time_all(
         sweep_bytes: see `kernels`.
         rotated_bytes: likewise.
         most: likewise.
+        shortlist: likewise.
     """
     for problem in within(setting, section, items):
         best: Measured | None = None
@@ -148,6 +151,7 @@ def time_all(
             sweep_bytes=sweep_bytes,
             rotated_bytes=rotated_bytes,
             most=most,
+            shortlist=shortlist,
         ):
             section.keep(each)
             if section.wrong:

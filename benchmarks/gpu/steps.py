@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
@@ -11,6 +13,7 @@ from benchmarks import overhead, start
 from benchmarks.families import SIZES
 from benchmarks.gpu import problems
 from benchmarks.gpu.chain import kernels, replay_of
+from benchmarks.gpu.language import ROTATED_BYTES
 from benchmarks.gpu.machine import machine_state
 from benchmarks.gpu.report import OFF, Section
 from benchmarks.gpu.step import GAIN, Setting, step, time_all
@@ -32,14 +35,15 @@ from vkmnn.testing.emulation import bench_for
 from vkmnn.testing.runner import reach, run_case
 from vkmnn.vulkan.backend import VulkanBackend
 from vkmnn.vulkan.cost.devices import class_of
+from vkmnn.vulkan.gemm.families.coop import MatMulCoop
 from vkmnn.vulkan.plan.forecast import Forecast, PlanningBackend
 from vkmnn_suite.cases import load_all
 
 # Kernels to test on a real device: barriers of subgroups, the last of several workgroups, matrices.
 # Those that changed since the last hour on a GPU (26 November 2026) come first.
 RISKY = (
-    "conv_halo_coop",
-    "matmul_codes_dot", "matmul_coop", "matmul_codes", "matmul_codes_row", "unpack_codes",
+    "matmul_coop", "conv_halo_coop",
+    "matmul_codes_dot", "matmul_codes", "matmul_codes_row", "unpack_codes",
     "matmul_codes_coop", "cached_attention", "cached_attention_subgroup", "cached_attention_wide",
     "conv_codes_coop", "dynamic_codes", "attention_codes", "linear_attention", "matmul_experts",
     "matmul_dot", "conv_dot", "conv_row", "conv_gather", "conv_half", "conv_separable",
@@ -51,6 +55,7 @@ LOAD = (1024, 1024, 1024)
 SPLIT_RUNS = 1000
 SWEEP_BYTES = 160_000_000
 UNSTABLE = 0.1
+OF_AN_ORDER = 2
 
 
 @step("device", "The device", "Limits, memory and matrices that the rules see.")
@@ -137,6 +142,24 @@ def _split(setting: Setting, section: Section) -> None:
     section.tables["the same product again and again"] = [
         {"product": problem.what, "runs": runs, "equal": not section.wrong}
     ]
+
+
+@step("fragments", "Weights in fragment order", "Whether loads without shared memory pay.")
+def _fragments(setting: Setting, section: Section) -> None:
+    sizes = problems.REHEARSED_WEIGHTS if setting.is_rehearsal else problems.WEIGHTS
+    items = (problems.product(*size).stored(setting.stored[0]) for size in sizes)
+    rotated = ROTATED_BYTES if not setting.is_rehearsal else 0
+    time_all(setting, section, items, rotated_bytes=rotated, shortlist=both_orders)
+    setting.measured += section.measured
+
+
+def both_orders(candidates: Sequence[Any]) -> list[Any]:
+    """Return the rules' kernel, and the next ones by matrices with either order of weights."""
+    chosen = [*candidates[:1]]
+    by_matrices = [one for one in candidates[1:] if isinstance(one, MatMulCoop)]
+    for fragments in (True, False):
+        chosen += [one for one in by_matrices if one.tile.fragments is fragments][:OF_AN_ORDER]
+    return chosen
 
 
 @step("costs", "Submits and dispatches", "submit_us, gap_us and beside_us of the model.")

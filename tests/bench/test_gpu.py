@@ -15,13 +15,17 @@ from benchmarks.gpu.chain import Measured, kernels
 from benchmarks.gpu.fit import TERMS, fit
 from benchmarks.gpu.report import Section, write
 from benchmarks.gpu.step import PLAN, Setting, Step
-from benchmarks.gpu.steps import RISKY
+from benchmarks.gpu.steps import RISKY, both_orders
 from benchmarks.networks import Network, light_models
+from tests.device_infos import COOPMAT_GPU
 from vkmnn.bench.compare import Comparison, Series, place
 from vkmnn.errors import InvalidInputError
 from vkmnn.runtime.device import enumerate_devices, open_device
 from vkmnn.testing.case import variants
 from vkmnn.vulkan.cost.devices import SERVER
+from vkmnn.vulkan.gemm.family import rank
+from vkmnn.vulkan.gemm.problem import MatMulProblem
+from vkmnn.vulkan.gemm.target import Target
 from vkmnn_suite.cases import load_all
 
 STEPS = command.STEPS
@@ -120,6 +124,16 @@ def test_every_kernel_of_small_windows_is_right(size: tuple[int, int, int, int, 
     found = list(kernels(problem.case, problem.what, problem.kind, open_device(), runs=1, most=2))
     assert len(found) > 1
     assert not any(each.is_wrong for each in found)
+
+
+def test_weights_in_both_orders_are_timed_beside_the_rules_kernel() -> None:
+    """Even where neither is among the first by prediction."""
+    problem = MatMulProblem((), (), (), 512, 64, 96)
+    ranked = rank(problem, Target(COOPMAT_GPU, "f16"))
+    chosen = both_orders(ranked)
+    assert chosen[0] == ranked[0]
+    assert [kernel.tile.fragments for kernel in chosen[1:]] == [True, True, False, False]
+    assert len(set(chosen)) == 5
 
 
 def test_the_plan_is_of_thirty_minutes_and_begins_with_language_models() -> None:
