@@ -10,16 +10,16 @@ from vkmnn.shaders import kernels
 from vkmnn.vulkan.cost.devices import class_of
 from vkmnn.vulkan.cost.terms import Cost, Expected
 from vkmnn.vulkan.device_rules import MAX_LOOP_ROUNDS, is_gpu
-from vkmnn.vulkan.encoder import VulkanEncoder
+from vkmnn.vulkan.encoder import VulkanEncoder, ceil_div
 from vkmnn.vulkan.execution import VulkanExecution, vulkan_execution
 from vkmnn.vulkan.float_rules import FloatOperands
 from vkmnn.vulkan.storage import element_bytes
 
 PASSES = 7
 """Times that a row is read: for the maximum, the histogram, two searches and equal tokens."""
-MAX_TOKENS = 32 * MAX_LOOP_ROUNDS // (2 * PASSES)
-"""Of a row: the smallest workgroups have 32 invocations."""
-CPU_LOCAL, GPU_LOCAL = 32, 1024
+MAX_TOKENS = 32 * MAX_LOOP_ROUNDS // (3 * PASSES)
+"""Of a row: the smallest workgroups have 32 invocations, each of which takes a logit a round."""
+CPU_LOCAL, GPU_LOCAL = 32, 512
 
 
 @vulkan_execution("SampleToken")
@@ -50,9 +50,11 @@ class SampleTokenExecution(VulkanExecution[SampleTokenAttrs]):
         encoder.dispatch(shader, tensors, params, (rows, 1, 1), {"local_size_x": local})
         device = class_of(encoder.info)
         nbytes = rows * tokens * element_bytes(x)
+        rounds = PASSES * ceil_div(tokens, 4 * local)
         cost = Cost(
             device.start_us,
-            latency=PASSES * device.round_us,
+            # Two loads of an invocation are under way at a time.
+            latency=rounds * device.round_us / 2,
             loads=PASSES * tokens * element_bytes(x) / device.core_bytes,
         )
         encoder.expect(lambda: Expected(cost, nbytes=nbytes))
