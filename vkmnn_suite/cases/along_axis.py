@@ -222,6 +222,8 @@ def sampled_tokens() -> Iterator[Case]:
     settings = np.array([(1, np.inf, np.inf, 0), (2, 9, 0.7, 0), (0.5, 20, np.inf, 0.1)], "f4")
     for place in (0.1, 0.6):
         yield _drawn(logits, settings, place)
+    # As many as the largest vocabularies have: a larger workgroup reads them.
+    yield _drawn(5 * floats(1, 262_144), np.array([(1, np.inf, 0.9, 0)], np.float32), 0.4)
 
 
 def _drawn(logits: AnyArray, settings: AnyArray, place: float) -> Case:
