@@ -31,6 +31,7 @@ SHORT_BECAUSE = {
     "attention_coop": f"{T}attention.py::test_more_keys_than_loops_can_count",
     "attention_rotate": f"{T}attention.py::test_more_keys_than_loops_can_count",
     "attention_tile": f"{T}attention.py::test_more_keys_than_loops_can_count",
+    "sample_token": f"{EXECUTIONS}/sample_token.py:MOST_PASSES",
     "binary": "one iteration per bit of an exponent",
     "cached_attention": f"{EXECUTIONS}/cached_attention.py:MAX_LOOP_ROUNDS",
     "cached_attention_subgroup": f"{EXECUTIONS}/cached_attention.py:MAX_LOOP_ROUNDS",

@@ -147,7 +147,7 @@ CAN = {
     """,
     "cut batched": """
         DeformColumns ExpertMatMul GatherElements GatherNBits JoinPast LinearAttention
-        ScatterElements
+        SampleToken ScatterElements
     """,
     "cut grown": """
         Attention Expand Flatten RoiAlign RoiPool Transpose Unsqueeze

@@ -104,14 +104,14 @@ LEFT = {
             *("GatherElements", "GatherNBits", "GatherND", "GridSample", "Interp", "LRN"),
             *("LinearAttention", "MatMulNBits", "NonMaxSuppression", "OneHot"),
             *("QuantizedConvolution", "QuantizedMatMul", "Raster", "Recurrent", "Reduction"),
-            *("RoiAlign", "RoiPool", "ScatterElements", "ScatterND", "Select", "TopK"),
-            "UnpackRows",
+            *("RoiAlign", "RoiPool", "SampleToken", "ScatterElements", "ScatterND", "Select"),
+            *("TopK", "UnpackRows"),
         ],
     ),
     "float16": (
         "results are indices, or need the range of float32",
         [
-            *("Append", "ArgMax", "ArgMin", "Col2Im", "ConvertTensor", "CumProd", "CumSum", "DFT"),
+            *("Append", "Col2Im", "ConvertTensor", "CumProd", "CumSum", "DFT"),
             *("DeformColumns", "Det", "LinearAttention", "NonMaxSuppression", "OneHot"),
             *("RoiAlign", "RoiPool", "ScatterElements", "ScatterND", "TopK", "UnpackRows"),
         ],

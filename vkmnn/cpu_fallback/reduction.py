@@ -188,9 +188,11 @@ def _drawn(logits: AnyArray, settings: AnyArray, number: float) -> int:
     x = np.nan_to_num(logits.astype(np.float64), nan=-np.inf, posinf=np.inf, neginf=-np.inf)
     with np.errstate(invalid="ignore"):
         away = np.where(x == x.max(), 0.0, (x.max() - x) * inverse)
+    away[~(away >= 0.0)] = np.inf
     order = np.argsort(away, kind="stable")
     weights = np.exp(-away[order])
-    count = min(int(top_k), int(np.count_nonzero(weights >= max(min_p, 2.0**-40))))
+    possible = int(np.count_nonzero(weights >= min(max(min_p, 2.0**-40), 1.0)))
+    count = int(max(1, min(top_k, possible)))
     sums = np.cumsum(weights[:count])
     if top_p < 1.0:
         sums = sums[: int(np.searchsorted(sums, top_p * sums[-1])) + 1]

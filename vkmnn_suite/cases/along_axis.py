@@ -215,6 +215,17 @@ def sample_token(variant: Variant) -> Iterator[Case]:
     yield _drawn(logits, settings, 0.5)
 
 
+@op_cases
+def sampled_tokens() -> Iterator[Case]:
+    """Rows with settings of their own."""
+    logits = floats(3, 50)
+    settings = np.array([(1, np.inf, np.inf, 0), (2, 9, 0.7, 0), (0.5, 20, np.inf, 0.1)], "f4")
+    for place in (0.1, 0.6):
+        yield _drawn(logits, settings, place)
+    # As many as the largest vocabularies have: a larger workgroup reads them.
+    yield _drawn(5 * floats(1, 262_144), np.array([(1, np.inf, 0.9, 0)], np.float32), 0.4)
+
+
 def _drawn(logits: AnyArray, settings: AnyArray, place: float) -> Case:
     """Return a case whose random numbers are in the middle of a token's share.
 

@@ -101,6 +101,7 @@ CASES = [
     case("TopK", X, ints(3), out=[("N", "L", 3)] * 2),
     case("TopK", X, ints("M"), out=[("N", "M", 8)] * 2, axis=1),
     case("CumSum", X, one(1), out=SAME),
+    case("SampleToken", Given(("N", "L")), Given(("N", 4)), Given(("N", 1)), out=("N", 1)),
     case("DynamicRange", X, out=[(), ()]),
     case("Det", Given(("N", "L", 3, 3)), out=("N", "L")),
     case("CumProd", X, one(1), out=SAME),
