@@ -106,7 +106,7 @@ def test_every_profile_names_known_features(name: str) -> None:
         *tables.SUBGROUP_OPERATIONS.values(),
         *tables.SPIRV_VERSIONS,
         *(f"texel_{item}" for item in tables.TEXEL_FORMATS),
-        *("timestamps", "images", "integer_dot_accelerated"),
+        *("timestamps", "images", "integer_dot_accelerated", "integer_dot_mixed_accelerated"),
     }
     assert load_profile(name).features <= known
     assert {item for item in CAPABILITIES.values() if item} <= known

@@ -16,6 +16,7 @@ from vkmnn.ir.ops import (
     BinaryAttrs,
     ConvolutionAttrs,
     MatMulAttrs,
+    MatMulNBitsAttrs,
     OpAttrs,
     QuantizedMatMulAttrs,
     TransposeAttrs,
@@ -30,6 +31,8 @@ _LARGEST = 8
 _IMAGE_WIDTH = 32
 # A workgroup for each multiprocessor of an H200, if an invocation computes four numbers.
 _CHAIN_SHAPE = (352, 384)
+_CODED_COLUMNS = 16
+"""Columns of quantised weights for each row of other products: one row takes as long."""
 
 
 @contextmanager
@@ -113,6 +116,14 @@ def _network(product: str, rows: int) -> tuple[Graph, dict[str, Array], Array]:
         attrs = QuantizedMatMulAttrs(False, False, -np.inf, np.inf, taken=(-bound, bound))
         constants = {"w": w.astype(np.int8), "factor": np.ones(1, np.float32)}
         inputs, op_type = ["x", "w", "", "", "factor"], "QuantizedMatMul"
+    elif product == "codes":
+        columns = _CODED_COLUMNS * rows
+        attrs, op_type, fed = MatMulNBitsAttrs(8, 32, SIZE, columns), "MatMulNBits", x[:1]
+        codes = np.tile(w.T + 128, (-(-columns // SIZE), 1))[:columns].astype(np.uint8)
+        want = fed @ (codes.T.astype(np.float32) - 128)
+        scales = np.ones((columns, SIZE // 32), np.float32)
+        constants = {"w": codes.reshape(columns, -1, 32), "scales": scales}
+        inputs = ["x", "w", "", "", "scales"]
     elif product == "image":
         attrs = ConvolutionAttrs((1, 1), (1, 1), (1, 1), (0, 0, 0, 0))
         constants, op_type = {"w": np.ascontiguousarray(w.T)[:, :, None, None]}, "Convolution"

@@ -23,7 +23,7 @@ from vkmnn.runtime.device import Device
 from vkmnn.runtime.device_info import DeviceInfo
 from vkmnn.runtime.measurements import PROOFS, Measurements
 from vkmnn.runtime.pipeline_cache import device_key
-from vkmnn.vulkan.device_rules import has_fast_dots, is_gpu, may_wait_by_flags
+from vkmnn.vulkan.device_rules import has_fast_dots, has_mixed_dots, is_gpu, may_wait_by_flags
 from vkmnn.vulkan.gemm.coop_tiles import byte_matrix_of, limb_matrix_of, matrix_of
 from vkmnn.vulkan.images.place import image_size
 
@@ -57,7 +57,7 @@ class Capability:
     """
 
     name: str
-    product: Literal["half", "limbs", "bytes", "image", "chain"]
+    product: Literal["half", "limbs", "bytes", "codes", "image", "chain"]
     present: Callable[[DeviceInfo], bool]
     without: Callable[[DeviceInfo], DeviceInfo]
     alone: Callable[[DeviceInfo], DeviceInfo] = lambda info: info
@@ -104,6 +104,12 @@ BYTE_MATRICES = Capability(
     "byte-matrices", "bytes", lambda info: byte_matrix_of(info) is not None, _without_bytes
 )
 DOTS = Capability("dot-products", "bytes", has_fast_dots, _without_dots, _without_bytes)
+MIXED_DOTS = Capability(
+    "mixed-dot-products",
+    "codes",
+    lambda info: has_mixed_dots(info) and not has_fast_dots(info),
+    lambda info: _without_features(info, "integer_dot_mixed_accelerated"),
+)
 IMAGES = Capability(
     "images",
     "image",
@@ -120,14 +126,14 @@ FLAGS = Capability(
     rounds=40,
     budget_us=400_000.0,
 )
-CAPABILITIES = (MATRICES, LIMBS, BYTE_MATRICES, DOTS, IMAGES, FLAGS)
+CAPABILITIES = (MATRICES, LIMBS, BYTE_MATRICES, DOTS, MIXED_DOTS, IMAGES, FLAGS)
 BY_ARITHMETIC: dict[tuple[str, str], Capability] = {
     ("f16", "f32"): MATRICES,
     ("f16", "f16"): MATRICES,
     ("f32", "limbs"): LIMBS,
 }
 """What products use, by storage and arithmetic of floats."""
-_OF_CODES = (BYTE_MATRICES, DOTS)
+_OF_CODES = (BYTE_MATRICES, DOTS, MIXED_DOTS)
 
 
 class Outcome(NamedTuple):

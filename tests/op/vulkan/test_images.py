@@ -21,6 +21,7 @@ from vkmnn.ir.ops import (
     ConvolutionAttrs,
     InterpAttrs,
     MatMulAttrs,
+    MatMulNBitsAttrs,
     PadAttrs,
     PoolingAttrs,
     ReshapeAttrs,
@@ -159,6 +160,27 @@ def test_a_network_in_images(channels: int, element: FloatElement) -> None:
     assert not any(name.startswith(("conv_", "pool", "matmul")) for name in backend.kernels)
     stored = [t for d in backend.recording.dispatches for t in d.tensors]
     assert {t.element for t in stored if t.layout is Layout.IMAGE} <= {element, "f32"}
+
+
+def test_quantised_weights_of_products_stay_in_buffers() -> None:
+    """Also where all else is in images: their kernels read them in words."""
+    graph, feeds = _network(8)
+    rng = np.random.default_rng(0)
+    constants = {
+        **graph.constants,
+        "codes": rng.integers(0, 256, (10, 1, 16), np.uint8),
+        "scales": rng.uniform(0.01, 0.02, (10, 1)).astype(np.float32),
+    }
+    last = Op(
+        "MatMulNBits", "y", ["v", "codes", "", "", "scales"], ["y"], MatMulNBitsAttrs(4, 32, 24, 10)
+    )
+    graph = Graph("coded", graph.inputs, graph.outputs, [*graph.ops[:-1], last], constants)
+    got, backend = _run(graph, feeds)
+    np.testing.assert_allclose(got["y"], _expected(graph, feeds)["y"], rtol=1e-5, atol=1e-5)
+    assert any(name.startswith("matmul_codes") for name in backend.kernels)
+    read = [t for dispatch in backend.recording.dispatches for t in dispatch.tensors]
+    assert any(t.layout is Layout.IMAGE for t in read)
+    assert not any(t.layout is Layout.IMAGE for t in read if t.value is not None)
 
 
 def test_buffers_are_the_default_here() -> None:

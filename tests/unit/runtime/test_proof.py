@@ -31,6 +31,7 @@ from vkmnn.vulkan.proof import (
     IMAGES,
     LIMBS,
     MATRICES,
+    MIXED_DOTS,
     ROUNDS,
     ROWS,
     Capability,
@@ -153,8 +154,8 @@ def test_slow_or_wrong_capabilities_are_not_used(
             assert not used(device.info)
     assert [record.message for record in caplog.records if "do without" in record.message] != []
     assert len(caplog.records) == 1
-    # One has the same matrices, the other is for discrete GPUs by others.
-    others = {*CAPABILITIES} - {capability, LIMBS, FLAGS}
+    # One has the same matrices; the others are for other GPUs.
+    others = {*CAPABILITIES} - {capability, LIMBS, FLAGS, MIXED_DOTS}
     assert all(one.present(device.info) for one in others)
 
 
@@ -243,6 +244,16 @@ def test_quantised_ops_settle_bytes_and_dots() -> None:
     assert byte_matrix_of(device.info) is None
     assert not has_fast_dots(device.info)
     assert matrix_of(device.info) is not None
+
+
+@pytest.mark.parametrize("signed", [False, True])
+def test_dot_products_of_mixed_signs_are_proved_where_signed_ones_are_missing(signed: bool) -> None:
+    trial = FakeTrial(0.5, 0.1)
+    kept = {"integer_dot"} | ({"integer_dot_accelerated"} if signed else set())
+    device = FakeDevice(replace(ABLE, features=kept | {"integer_dot_mixed_accelerated"}))
+    prover_of(trial).settle(device, MIXED_DOTS)  # type: ignore[arg-type]
+    assert device.info.features == (kept | {"integer_dot_mixed_accelerated"} if signed else kept)
+    assert bool(trial.runs) != signed
 
 
 def test_the_table_of_drivers_gives_its_reasons() -> None:
