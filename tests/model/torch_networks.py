@@ -295,6 +295,20 @@ class Choices(nn.Module):
         return chosen, odd.any(-1), F.one_hot(order[:, 0], 6), chosen.float().std(-1), x.amax(-1)
 
 
+class Edges(nn.Module):
+    """A layer of a graph network: messages along edges of which several end in one node."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.one = nn.Linear(5, 4)
+
+    def forward(self, x: Tensor, edges: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        y = self.one(x)
+        total = torch.zeros_like(y).index_add(0, edges[1], y[edges[0]])
+        count = torch.zeros(len(y)).index_put((edges[1],), torch.tensor(1.0), accumulate=True)
+        return total, count, (edges[0] - edges[1]) // 2
+
+
 BATCH = ({0: "batch"},)
 NETWORKS = {
     "attention": Network(Attention, lambda size: (torch.randn(2, size + 2, 16),), ({1: "length"},)),
@@ -310,6 +324,11 @@ NETWORKS = {
     ),
     "counter": Network(Counter, lambda size: (torch.randn(size, 4),), BATCH, script=False),
     "detector": Network(Detector, image(), BATCH),
+    "edges": Network(
+        Edges,
+        lambda size: (torch.randn(4, 5), torch.randint(0, 4, (2, 3 * size))),
+        ({}, {1: "edges"}),
+    ),
     "generator": Network(generator, lambda size: (torch.randn(size, 6),), BATCH),
     "gpt": Network(lambda: Words(True), words, ({1: "length"}, {1: "length"})),
     "gru": Network(

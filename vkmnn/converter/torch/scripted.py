@@ -23,6 +23,7 @@ from vkmnn.converter.torch.arguments import Arguments, arguments_of
 from vkmnn.converter.torch.exported import convert_program
 from vkmnn.converter.torch.exporting import exporting
 from vkmnn.converter.torch.packages import need_torch
+from vkmnn.converter.torch.script_forms import script_forms
 from vkmnn.converter.torch.sources import Program, Script
 from vkmnn.errors import BudgetError, ConversionError, ModelError
 from vkmnn.ir import Graph
@@ -84,7 +85,8 @@ def _for_inference(module: Any) -> Iterator[None]:
 def _exporter(torch: Any, given: Arguments, source: Script, conversion: Conversion) -> Graph:
     stream = BytesIO()
     paused = conversion.meter.paused()
-    with paused, exporting("the TorchScript module"), _no_dump(torch):
+    forms = script_forms(torch, _OPSET)
+    with paused, exporting("the TorchScript module"), _no_dump(torch), forms:
         torch.onnx.export(
             source.module,
             given.tensors,
