@@ -484,7 +484,8 @@ def test_what_json_has_no_numbers_for(server: Served) -> None:
     ("datatype", "value"),
     [("INT32", 1.5), ("UINT8", 300), ("INT8", -129), ("UINT64", -1), ("INT64", 2**63),
      ("BOOL", 2), ("FP16", 1e6), ("FP32", 1e39), ("INT32", "1"), ("FP32", "x"), ("FP32", {}),
-     ("FP32", None), ("FP32", "1"), ("FP32", "nan"), ("FP32", "\uff11"), ("INT32", "NaN"), ("INT64", 2**53 + 1)],
+     ("FP32", None), ("FP32", "1"), ("FP32", "nan"), ("FP32", "\uff11"), ("INT32", "NaN"),
+     ("INT64", 2**53 + 1)],
 )  # fmt: skip
 def test_values_fit_their_datatype(datatype: str, value: Any, server: Served) -> None:
     inputs = [{"name": "a", "datatype": datatype, "shape": [2], "data": [value, 1.0]}]
