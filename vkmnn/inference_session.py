@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -599,13 +599,6 @@ class InferenceSession(Closing):
     def close(self) -> None:
         """Release device memory; the session cannot be used afterwards."""
         self._overridable.close()
-
-    def __reduce__(self) -> NoReturn:
-        """Refuse to be copied or pickled: device objects belong to one process."""
-        raise InvalidInputError(
-            "a session can be neither copied nor pickled",
-            hint="open one in each process, on the same file; threads may share one",
-        )
 
 
 def _no_feeds(method: str, inputs: Iterable[str]) -> InvalidInputError:

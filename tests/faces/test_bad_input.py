@@ -18,6 +18,8 @@ import vkmnn
 import vkmnn.onnxruntime as ort
 from vkmnn import llm
 from vkmnn.arguments import check_array
+from vkmnn.base.closing import OneProcess
+from vkmnn.batch import SessionPool
 from vkmnn.errors import (
     ConversionError,
     DeviceNotFoundError,
@@ -30,7 +32,9 @@ from vkmnn.errors import (
     VkmnnError,
 )
 from vkmnn.ir import DType, TensorInfo
+from vkmnn.llm.language_model import TextSession
 from vkmnn.onnxruntime.errors import OnnxruntimeError
+from vkmnn.pipelines.base import Pipeline
 
 TABLE = np.linspace(-1, 1, 20, dtype=np.float32).reshape(5, 4)
 WEIGHT = np.linspace(1, -2, 12, dtype=np.float32).reshape(3, 4)
@@ -310,9 +314,13 @@ def test_arguments_of_other_types(session: vkmnn.InferenceSession) -> None:
     refuse(InvalidInputError, lambda: odd.state(["x"]), "dictionary")
 
 
-def test_sessions_are_not_copied(session: vkmnn.InferenceSession) -> None:
-    for copied in (copy.copy, copy.deepcopy, ForkingPickler.dumps):
-        refuse(InvalidInputError, lambda copied=copied: copied(session), "copied nor pickled")
+def test_objects_of_devices_are_not_copied(session: vkmnn.InferenceSession) -> None:
+    with vkmnn.load(make_model(), "cpu") as model:
+        for one in (session, model, session.upload(good_feeds()["x"])):
+            for copied in (copy.copy, copy.deepcopy, ForkingPickler.dumps):
+                refuse(InvalidInputError, lambda c=copied, o=one: c(o), "copied nor pickled")
+    for kind in (Pipeline, SessionPool, llm.LanguageModel, TextSession, vkmnn.Interpreter):
+        assert issubclass(kind, OneProcess)
 
 
 @pytest.mark.parametrize("limits", [{"bytes": -1}, {"nodes": None}, {"seconds": np.nan}])

@@ -302,7 +302,7 @@ def test_penalties_count_generated_tokens_only() -> None:
     "wrong",
     [{"presence_penalty": 3}, {"frequency_penalty": -2.5}, {"logit_bias": {0: 101}},
      {"logit_bias": {-1: 1}}, {"logit_bias": {"a": 1}}, {"logit_bias": {1: float("nan")}},
-     {"repetition_penalty": 1e-320},
+     {"repetition_penalty": 1e-320}, {"logit_bias": [1]}, {"grammar": "x"}, {"grammar": {}},
      {"logit_bias": dict.fromkeys(range(5000), 1)}, {"logprobs": -1}, {"logprobs": 10**6}],
     ids=lambda value: str(value)[:40],
 )  # fmt: skip

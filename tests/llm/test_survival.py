@@ -287,9 +287,14 @@ def test_other_kinds_of_models_are_rebuilt(tmp_path: Path) -> None:
             assert not pairs.lost
 
 
-@pytest.mark.parametrize("prompt", [5, None, 2.5])
-def test_sessions_refuse_what_is_no_prompt(model: LanguageModel, prompt: Any) -> None:
-    with pytest.raises(InvalidInputError, match="a prompt is a text"):
+@pytest.mark.parametrize(
+    ("prompt", "words"),
+    [*((one, "a prompt is a text") for one in (5, None, 2.5)), ([-1], "has the token -1"),
+     ([1, 10**9], "has the token 1000000000"), ([{"role": "user"}], "has no content"),
+     ([{"role": "user", "content": None}], "has no content")],
+)  # fmt: skip
+def test_sessions_refuse_what_is_no_prompt(model: LanguageModel, prompt: Any, words: str) -> None:
+    with pytest.raises(InvalidInputError, match=words):
         model.session().generate(prompt, 1)
 
 

@@ -1,16 +1,35 @@
-"""`with` for objects that have a `close`."""
+"""`with` for objects that have a `close`, and a refusal to copy them."""
 
 from __future__ import annotations
 
 from abc import abstractmethod
 from types import TracebackType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
+
+from vkmnn.errors import InvalidInputError
 
 if TYPE_CHECKING:
     from typing_extensions import Self
 
 
-class Closing:
+class OneProcess:
+    """Base class of objects that hold objects of a device, which belong to one process."""
+
+    __slots__ = ()
+
+    def __reduce__(self) -> NoReturn:
+        """Refuse to be copied or pickled.
+
+        Raises:
+            InvalidInputError: always.
+        """
+        raise InvalidInputError(
+            f"objects of the type {type(self).__name__} can be neither copied nor pickled",
+            hint="open one in each process, on the same file; threads may share one",
+        )
+
+
+class Closing(OneProcess):
     """Base class of objects that a `with` statement closes at its end."""
 
     __slots__ = ()

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from vkmnn.base.closing import OneProcess
 from vkmnn.errors import InvalidInputError
 from vkmnn.ir import Array, DType
 
@@ -77,7 +78,7 @@ class HostStorage(Storage):
         np.copyto(self._array, array)
 
 
-class DeviceTensor:
+class DeviceTensor(OneProcess):
     """A tensor in device memory: runs read and write it, the host reads it on request.
 
     Sessions create them: `InferenceSession.tensor`, `upload`, `run_on_device` and `bind`. A tensor

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from vkmnn.arguments import checked_number
-from vkmnn.base.closing import Closing
+from vkmnn.base.closing import Closing, OneProcess
 from vkmnn.errors import InvalidInputError, ModelFileError
 from vkmnn.llm.decoder import Decoder
 from vkmnn.llm.generation import Generated, Generation, Options, Settings, Sharing
@@ -136,7 +136,7 @@ class LanguageModel(Closing):
             yield []
             steps = self.tokenizer.encode_steps(text, False, most)
         else:
-            steps = iter([checked_tokens(prompt, most)])
+            steps = iter([checked_tokens(prompt, most, self.vocabulary)])
         tokens: list[int] = []
         for tokens in steps:
             yield tokens
@@ -268,6 +268,11 @@ class LanguageModel(Closing):
         if logprobs is not None and not 0 <= checked_number(logprobs, "logprobs") <= MAX_LOGPROBS:
             raise InvalidInputError(f"logprobs is {logprobs}", hint=f"0 to {MAX_LOGPROBS}")
         if grammar is not None:
+            if not isinstance(grammar, Grammar):
+                raise InvalidInputError(
+                    f"a grammar is a vkmnn.llm.Grammar, not {type(grammar).__name__}",
+                    hint="Grammar.schema({…}), Grammar.regex, Grammar.lark or Grammar.json()",
+                )
             self.tokenizer.compiler(eos).start(grammar)
         kept = tuple(s for s in stops if s)
         whole = how.get("prompt_logprobs", False)
@@ -409,7 +414,7 @@ class LanguageModel(Closing):
         return f"<vkmnn.llm.LanguageModel {self.name} on {self.device.name}>"
 
 
-class TextSession:
+class TextSession(OneProcess):
     """A text that continues over several calls; created by `LanguageModel.session`."""
 
     def __init__(self, model: LanguageModel, sequence: Cached) -> None:
@@ -494,7 +499,7 @@ def checked_kind(layout: Layout, kind: str, hint: str) -> None:
         )
 
 
-def checked_tokens(prompt: Any, most: int | None) -> list[int]:
+def checked_tokens(prompt: Any, most: int | None, vocabulary: int) -> list[int]:
     """Return tokens as a list of int; raise InvalidInputError for invalid or too many tokens."""
     if most is not None and isinstance(prompt, Sized) and len(prompt) > most:
         raise TextTooLongError(f"the prompt has {len(prompt)} tokens, and there is room for {most}")
@@ -507,6 +512,7 @@ def checked_tokens(prompt: Any, most: int | None) -> list[int]:
             f"a prompt is a text, a list of tokens or a list of messages, not "
             f"{type(prompt).__name__}"
         ) from error
-    if any(not 0 <= token <= LAST_TOKEN for token in tokens):
-        raise InvalidInputError(f"tokens are from 0 to {LAST_TOKEN}")
+    wrong = next((token for token in tokens if not 0 <= token < vocabulary), None)
+    if wrong is not None:
+        raise InvalidInputError(f"the prompt has the token {wrong}; they are 0 to {vocabulary - 1}")
     return tokens

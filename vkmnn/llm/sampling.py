@@ -145,6 +145,10 @@ _MOST_BIASES = 4096
 
 
 def _check_bias(bias: Mapping[Any, Any]) -> None:
+    if not isinstance(bias, Mapping):
+        raise InvalidInputError(
+            f"logit_bias is {type(bias).__name__}", hint="give a dictionary: {token: number}"
+        )
     if len(bias) > _MOST_BIASES:
         raise InvalidInputError(
             f"logit_bias has {len(bias)} tokens", hint=f"it may have {_MOST_BIASES}"

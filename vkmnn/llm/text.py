@@ -305,6 +305,11 @@ class Tokenizer:
                     "a message is a dictionary with a role and a content",
                     hint='[{"role": "user", "content": "…"}]',
                 )
+            if message.get("content") is None and not message.get("tool_calls"):
+                raise InvalidInputError(
+                    f"a message of the role '{message['role'][:40]}' has no content",
+                    hint='[{"role": "user", "content": "…"}]',
+                )
         if self.template is None:
             raise InvalidInputError(
                 "the model's folder has no chat template", hint="pass a text instead of messages"

@@ -10,11 +10,11 @@ from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
 import numpy as np
 
+from vkmnn.base.closing import Closing
 from vkmnn.base.records import dataclass
 from vkmnn.errors import InvalidInputError, nearest
 from vkmnn.pipelines.arrays import Array
@@ -30,7 +30,7 @@ from vkmnn.pipelines.reading_processors import processor_of
 from vkmnn.pipelines.results.result import Result
 
 if TYPE_CHECKING:
-    from typing_extensions import Self
+    pass
 
 ResultT = TypeVar("ResultT", bound=Result[Any])
 Settings = Mapping[str, Any]
@@ -49,7 +49,7 @@ class _Group:
     count: int
 
 
-class Pipeline(ABC):
+class Pipeline(Closing, ABC):
     """One or several networks with pre- and postprocessing; created by `vkmnn.pipeline`.
 
     Args:
@@ -158,19 +158,6 @@ class Pipeline(ABC):
     def __repr__(self) -> str:
         """Return task and device."""
         return f"<vkmnn.pipeline '{self.task}' on {self.device}>"
-
-    def __enter__(self) -> Self:
-        """Return the pipeline itself."""
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        """Close the pipeline."""
-        self.close()
 
 
 class PicturePipeline(Pipeline, Generic[ResultT]):

@@ -170,10 +170,10 @@ def array_of(data: Any, dtype: np.dtype[Any]) -> Array:
         return texts
     given = np.array(data)
     if given.dtype.kind == "U":
-        found = {one for one in np.array(data, object).reshape(-1) if isinstance(one, str)}
+        words = {one for one in np.array(data, object).reshape(-1) if isinstance(one, str)}
         if dtype.kind != "f":
             raise TypeError("it contains strings")
-        if not found <= set(_NOT_FINITE):
+        if not words <= set(_NOT_FINITE):
             raise TypeError(f"strings in it stand for {', '.join(_NOT_FINITE)}")
     if given.dtype.kind == "O" and None in given.reshape(-1).tolist():  # numpy turns it into NaN
         raise TypeError("it contains a null")

@@ -153,6 +153,11 @@ def model_folder(
     """
     from vkmnn.sources.names import HUB, HubName, is_there, read_name, with_revision
 
+    if not isinstance(model, str | os.PathLike):
+        raise InvalidInputError(
+            f"a model of several files is a path or a name, not {type(model).__name__}",
+            hint="give a folder, a GGUF file, or a model on the Hub: owner/name",
+        )
     path = Path(os.fspath(model))
     name: HubName | Url | None = None
     if not is_there(path):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import wave
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -104,13 +105,18 @@ class Result(Generic[T_co]):
         Raises:
             InvalidInputError: the suffix does not fit the result, or the file cannot be written.
         """
+        if not isinstance(path, str | os.PathLike):
+            raise InvalidInputError(
+                f"a result is saved to a path, not {type(path).__name__}", hint="save('out.json')"
+            )
         target = Path(path)
         write = saver_of(target)
         try:
             write(self, target)
         except (OSError, ValueError, KeyError) as error:
+            reason = error.strerror if isinstance(error, OSError) and error.strerror else error
             raise InvalidInputError(
-                f"'{target}' cannot be written: {error}", hint="check the folder and the suffix"
+                f"'{target}' cannot be written: {reason}", hint="check the folder and the suffix"
             ) from error
         return target
 
