@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.gpu import language, peers, steps
+from benchmarks.gpu import flags, language, peers, steps
 from benchmarks.gpu.fit import fit
 from benchmarks.gpu.machine import machine_state
 from benchmarks.gpu.report import Section, keep, write
@@ -16,7 +16,7 @@ from vkmnn.cli.console import heading, note
 from vkmnn.errors import InvalidInputError, VkmnnError
 from vkmnn.vulkan.cost.devices import class_of
 
-STEPS = steps_in_order(language, peers, steps)
+STEPS = steps_in_order(flags, language, peers, steps)
 
 
 def run(

@@ -20,10 +20,11 @@ GAIN = 1.05
 
 PLAN = {
     "device": 0.6,
-    "codes": 4.5,
+    "codes": 4.2,
     "caches": 1.2,
-    "llm": 6.0,
-    "right": 2.7,
+    "llm": 5.7,
+    "flags": 0.9,
+    "right": 2.4,
     "fragments": 1.8,
     "costs": 0.6,
     "attention": 1.2,

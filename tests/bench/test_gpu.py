@@ -251,7 +251,7 @@ def test_only_known_steps(tmp_path: Path) -> None:
 
 
 @needs_device
-@pytest.mark.parametrize("name", ["device", "codes", "caches", "llm", "torch"])
+@pytest.mark.parametrize("name", ["device", "codes", "caches", "llm", "flags", "torch"])
 def test_steps_are_rehearsed_as_a_gpu(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -268,6 +268,10 @@ def test_steps_are_rehearsed_as_a_gpu(
         (rows,) = section["tables"].values()
         assert rows[0]["precision"] == "normal"
         assert rows[0]["prompt, tokens/s"] > 0
+    if name == "flags":
+        chains, proof = section["tables"].values()
+        assert {row["levels"] for row in chains} == {6}
+        assert proof[0]["verdict"] in ("fast", "slow")
     if name == "torch":
         assert section["notes"]
 
@@ -308,7 +312,7 @@ def test_columns_of_torch(finds: bool, tmp_path: Path, monkeypatch: pytest.Monke
     [
         pytest.param(step.name, marks=[pytest.mark.soak] if step.name in LONG_STEPS else [])
         for step in STEPS
-        if step.name not in ("start", "tuner", "device", "codes", "caches", "llm", "torch")
+        if step.name not in ("start", "tuner", "device", "codes", "caches", "llm", "flags", "torch")
     ],
 )
 def test_every_step_runs_in_no_time(name: str, tmp_path: Path) -> None:

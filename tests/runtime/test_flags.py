@@ -163,6 +163,7 @@ layout(binding = 2) writeonly buffer Y { uint y[]; };
 shared uint s[8];
 uint weight(uint i) { return w[i]; }
 uint input_of(uint i) { return x[i]; }
+void change(inout uint n) { n += gl_LocalInvocationIndex; }
 """
 BODIES = {
     "weights first": ("uint a = w[0]; uint b = weight(1); y[0] = a + b + x[0];", 2),
@@ -170,6 +171,22 @@ BODIES = {
     "a call": ("uint a = w[0]; uint b = input_of(1); y[0] = a + b + w[2];", 1),
     "in a branch": ("uint a = w[0]; if (a > 3) { uint b = w[1]; y[0] = x[b]; }", 1),
     "a return": ("if (gl_LocalInvocationIndex > 3) return; uint a = w[0]; y[0] = a;", 0),
+    "a return of the workgroup": (
+        "if (gl_WorkGroupID.x >= 4) return; uint a = w[0]; y[0] = a + x[0];",
+        1,
+    ),
+    "a return by a variable": (
+        "uint n = gl_WorkGroupID.x; if (w[0] > 3) n = 1; if (n >= 4) return; y[0] = w[1];",
+        1,
+    ),
+    "a return by a part": (
+        "uvec2 n = gl_WorkGroupID.xy; n.x = w[0]; if (n.x >= 4) return; y[0] = w[1];",
+        1,
+    ),
+    "a return by a result": (
+        "uint n = gl_WorkGroupID.x; change(n); if (n >= 4) return; y[0] = w[1];",
+        0,
+    ),
     "a loop": ("uint a = w[0]; for (uint i = 0; i < a; ++i) y[i] = w[i] + x[i];", 1),
     "after a loop": (
         "uint a = w[0]; for (uint i = 0; i < 9; ++i) a += w[i]; barrier(); y[0] = a + x[0];",
@@ -203,7 +220,7 @@ def test_weights_are_asked_for_before_the_wait(make_shader: MakeShader, name: st
     (main,) = (
         code for code in bodies.values() if any(c[0] & 0xFFFF == 57 and wait in c for c in code)
     )
-    before = main[: next(i for i, c in enumerate(main) if c[0] & 0xFFFF == 57 and wait in c)]
+    before = main[: max(i for i, c in enumerate(main) if c[0] & 0xFFFF == 57 and wait in c)]
     assert sum(not loads.isdisjoint(c[3:4]) for c in before) == want
 
 

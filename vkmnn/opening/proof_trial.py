@@ -87,7 +87,7 @@ class ProductTrial:
             tuning="off",
             storage="auto",
         )
-        network = _chain(rows) if capability.product == "chain" else None
+        network = chain(rows) if capability.product == "chain" else None
         graph, feeds, want = network or _network(capability.product, rows)
         infos = {one.name: one for one in graph.inputs}
         plan = Plan(graph, infos, {}, backend, CpuBackend(), run_op)
@@ -139,7 +139,7 @@ def _network(product: str, rows: int) -> tuple[Graph, dict[str, Array], Array]:
     return graph, {"x": np.ascontiguousarray(fed)}, want
 
 
-def _chain(levels: int) -> tuple[Graph, dict[str, Array], Array]:
+def chain(levels: int) -> tuple[Graph, dict[str, Array], Array]:
     """Return dispatches that each need what nearly all workgroups of the one before computed.
 
     Every one transposes and adds; all numbers are integers, which float32 holds exactly.

@@ -14,6 +14,7 @@ from typing import NamedTuple
 from vkmnn.runtime import spirv
 from vkmnn.runtime.flag_code import FlagFunctions
 from vkmnn.runtime.spirv import ModuleEditor, op
+from vkmnn.runtime.uniform import UniformValues
 
 # Numbers of the SPIR-V specification, "Instructions", "Decoration" and "Memory Operands".
 _RETURNS = frozenset((252, 253, 254, 255, 4416))
@@ -60,10 +61,9 @@ class _Module(ModuleEditor):
         body, main = self._main_places()
         functions = FlagFunctions(self, binding)
         void, inner = self.words[main + 1], self.next_id()
-        self.insert(
-            self._wait_place(body, shared),
-            op(spirv.FUNCTION_CALL, void, self.next_id(), functions.wait()),
-        )
+        wait = functions.wait()
+        for place in self._wait_places(body, shared):
+            self.insert(place, op(spirv.FUNCTION_CALL, void, self.next_id(), wait))
         self.replace(main, *op(spirv.FUNCTION, void, inner, *self.words[main + 3 : main + 5]))
         functions.wrap(inner)
         return self.edited()
@@ -157,43 +157,72 @@ class _Module(ModuleEditor):
             places.append(at)
         return places[1:], begin
 
-    def _wait_place(self, body: Sequence[int], shared: set[int]) -> int:
-        """Return the last place that all invocations reach before they touch what others write.
+    def _wait_places(self, body: Sequence[int], shared: set[int]) -> list[int]:
+        """Return the last places that all invocations reach before they touch what others write.
 
-        That is in no branch and in no loop, and before the first return.
+        These are in no branch and in no loop, and before any return, except those that a workgroup
+        takes as a whole, each of which gets a place of its own.
         """
-        words = self.words
-        touching = self._touching(shared)
+        words, found = self.words, list[int]()
+        touching, uniform = self._touching(shared), UniformValues(self)
         blocks = self._blocks(body)
         label = words[body[0] + 1]
-        entry = blocks[label]
-
-        def touches(block: _Block) -> int | None:
-            for at in self._body(block.start):
-                number, length = words[at] & 0xFFFF, words[at] >> 16
-                if number in _RETURNS or not touching.isdisjoint(words[at + 1 : at + length]):
-                    return at
-                if at >= block.end:
-                    return None
-            return None
-
-        before = block = entry
+        before = block = entry = blocks[label]
         while True:
-            if block.is_loop:
-                inside = self._reached(blocks, label, block.merge)
-                if any(touches(blocks[one]) is not None for one in inside):
-                    return before.end
-            else:
-                found = touches(block)
-                if found is not None:
-                    return max(found, self._first_place(entry))
-                inside = self._reached(blocks, label, block.merge) - {label}
-                if block.merge and any(touches(blocks[one]) is not None for one in inside):
-                    return self._merge_place(block)
+            inside = self._reached(blocks, label, block.merge) if block.merge else {label}
+            branches = inside if block.is_loop else inside - {label}
+            touches = any(self._touch(blocks[one], touching) is not None for one in branches)
+            at = None if block.is_loop else self._touch(block, touching)
+            if at is not None:
+                return [*found, max(at, self._first_place(entry))]
+            if not block.is_loop:
+                uniform.pass_code(self._within(block))
+            if touches and not block.is_loop and self._leaves(block, blocks, touching, uniform):
+                found += [blocks[one].end for one in branches]
+            elif touches:
+                if not block.is_loop:
+                    return [*found, self._merge_place(block)]
+                return [*found, self._merge_place(before) if before.merge else before.end]
+            for one in branches:
+                uniform.pass_branches(self._within(blocks[one]))
             if not block.merge and len(block.targets) != 1:
-                return block.end
+                return [*found, block.end]
             before, label = block, block.merge or block.targets[0]
             block = blocks[label]
+
+    def _touch(self, block: _Block, touching: set[int]) -> int | None:
+        """Return the first place of a block that uses variables or functions, or returns."""
+        words = self.words
+        for at in self._within(block):
+            operands = words[at + 1 : at + (words[at] >> 16)]
+            if words[at] & 0xFFFF in _RETURNS or not touching.isdisjoint(operands):
+                return at
+        return None
+
+    def _leaves(
+        self,
+        block: _Block,
+        blocks: dict[int, _Block],
+        touching: set[int],
+        uniform: UniformValues,
+    ) -> bool:
+        """Return whether a block ends with a return that the whole workgroup takes, or none."""
+        words = self.words
+        if words[block.end] & 0xFFFF != spirv.BRANCH_IF or words[block.end + 1] not in uniform:
+            return False
+        others = [one for one in block.targets if one != block.merge]
+        return len(others) == 1 and all(
+            words[blocks[one].end] & 0xFFFF == spirv.RETURN
+            and self._touch(blocks[one], touching) == blocks[one].end
+            for one in others
+        )
+
+    def _within(self, block: _Block) -> Iterator[int]:
+        """Yield the places of a block's instructions."""
+        for at in self._body(block.start):
+            yield at
+            if at >= block.end:
+                return
 
     def _first_place(self, entry: _Block) -> int:
         """Return the place after the variables of `main`."""
@@ -204,7 +233,7 @@ class _Module(ModuleEditor):
 
     def _merge_place(self, block: _Block) -> int:
         """Return the place of a block's merge instruction, which has to be the last but one."""
-        *_, place, _end = (at for at in self._body(block.start) if at <= block.end)
+        *_, place, _end = self._within(block)
         return place
 
     def _touching(self, shared: set[int]) -> set[int]:

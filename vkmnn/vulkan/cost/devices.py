@@ -27,6 +27,7 @@ class DeviceClass:
         source: "measured", or the origin of the numbers.
         submit_us: from the submit to the first dispatch, and from the last to the host.
         gap_us: from the last store of a dispatch to the first load of one that waits for it.
+        flag_us: what a level saves if it waits by flags, not at a barrier.
         beside_us: a further dispatch in a level, which waits for nothing.
         start_us: a dispatch that loads once and stores.
         step_us: a step along K that hides its loads in two buffers of shared memory.
@@ -68,6 +69,7 @@ class DeviceClass:
     source: str
     submit_us: float
     gap_us: float
+    flag_us: float
     beside_us: float
     start_us: float
     step_us: float
@@ -107,6 +109,7 @@ SERVER = DeviceClass(
     source="measured on an H200 and an H100",
     submit_us=17.0,
     gap_us=1.65,
+    flag_us=1.4,  # assumed: a launch, addresses and the first loads run before the wait
     beside_us=0.25,
     start_us=1.948,
     step_us=0.1118,

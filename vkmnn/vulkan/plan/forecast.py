@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from itertools import groupby
 
 import numpy as np
@@ -14,6 +15,7 @@ from vkmnn.core.execution import Command
 from vkmnn.core.overflow import OverflowWatch
 from vkmnn.core.tensor import Tensor
 from vkmnn.ir import Array
+from vkmnn.runtime import environment
 from vkmnn.runtime.device import Device
 from vkmnn.runtime.device_info import DeviceInfo
 from vkmnn.vulkan.backend import VulkanBackend
@@ -21,6 +23,8 @@ from vkmnn.vulkan.choice import Preferences
 from vkmnn.vulkan.cost.devices import class_of, cores_of
 from vkmnn.vulkan.cost.passes import pass_cost
 from vkmnn.vulkan.cost.terms import Cost
+from vkmnn.vulkan.device_rules import may_wait_by_flags
+from vkmnn.vulkan.flags import by_flags
 from vkmnn.vulkan.recording import Dispatch, Recording
 from vkmnn.vulkan.storage import storage_bytes
 
@@ -40,6 +44,7 @@ class Step:
         cost: the predicted time.
         needed: multiplications of a product or convolution, 0 for other kernels.
         done: multiplications including the padding of its tiles.
+        waits: its level waits for the one before by flags.
     """
 
     level: int
@@ -52,6 +57,7 @@ class Step:
     cost: Cost
     needed: int
     done: int
+    waits: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +95,7 @@ class Forecast:
         device = class_of(self.info)
         total = Cost()
         beside = 0.0
+        waits = len({step.level for step in self.steps if step.waits})
         for _, level in groupby(self.steps, lambda step: step.level):
             steps = list(level)
             slowest = max((step.cost for step in steps), key=lambda cost: cost.total)
@@ -100,6 +107,7 @@ class Forecast:
         return {
             "submit": device.submit_us * self.submits,
             "gaps": device.gap_us * self.levels,
+            **({"flags": -device.flag_us * waits} if waits else {}),
             **total.terms(),
             "beside": beside,
         }
@@ -178,9 +186,30 @@ def forecast_of(recordings: Sequence[tuple[Recording, int]], info: DeviceInfo) -
     submits = 0
     for recording, segments in recordings:
         first = steps[-1].level + 1 if steps else 0
-        steps += [_step(dispatch, first, recording, info) for dispatch in recording.dispatches]
+        waits = _waiting(recording, info) if assumes_flags(info) else frozenset[int]()
+        steps += [
+            replace(step, waits=step.level - first in waits)
+            for step in (_step(one, first, recording, info) for one in recording.dispatches)
+        ]
         submits += segments
     return Forecast(info, tuple(steps), submits)
+
+
+def assumes_flags(info: DeviceInfo) -> bool:
+    """Return whether `VKMNN_FLAGS` asks for flags on a device that may wait by them."""
+    return environment.flags() == "force" or (
+        environment.flags() == "on" and may_wait_by_flags(info)
+    )
+
+
+def _waiting(recording: Recording, info: DeviceInfo) -> frozenset[int]:
+    """Return the levels that wait for the one before by flags."""
+    dispatches = by_flags(recording, info).dispatches
+    levels = {dispatch.step for dispatch in dispatches}
+    mixed = {dispatch.step for dispatch in dispatches if dispatch.shader.flagged is None}
+    return frozenset(
+        level for level in levels if level - 1 in levels and mixed.isdisjoint({level, level - 1})
+    )
 
 
 class _Nothing(Segment):
