@@ -39,10 +39,11 @@ HEAD = """# ONNX's node tests
 
 <!-- written by `python -m tests.onnx_placement docs/onnx-cases.md`; do not edit -->
 
-The onnx package ({version}) contains {total:,} test cases of operators. {device:,} of them, {share:.1f} %, run
-entirely on the device. The others run in part [on the host](decisions/host-nodes.md): in numpy, in
-onnxruntime or in the onnx package's evaluator. `tests/faces/test_onnx_backend.py` checks the results
-of these and of the package's other cases, except for random numbers and images in files.
+The onnx package ({version}) contains {total:,} test cases of operators. {device:,} of them,
+{share:.1f} %, run entirely on the device. The others run in part [on the
+host](decisions/host-nodes.md): in numpy, in onnxruntime or in the onnx package's evaluator.
+`tests/faces/test_onnx_backend.py` checks the results of these and of the package's other cases,
+except for random numbers and images in files.
 
 | Reason | Cases | Operators |
 |---|---:|---|
