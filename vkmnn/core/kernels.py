@@ -92,8 +92,8 @@ def create(
         details: further arguments of this backend's kernels.
 
     Returns:
-        The execution, which knows its provider and who rejected the op before; a Rejection with all
-        reasons; None where there is no kernel.
+        The execution, with its provider and the kernels that rejected the op before it; a Rejection
+        with all reasons; None if there is no kernel.
     """
     if not len(KERNELS):
         try:

@@ -52,9 +52,9 @@ class App:
         models: the models that it serves; the caller closes them.
         limits: the limits on requests.
         access: which requests it accepts.
-        on_lost: called once no model has been able to answer for `limits.lost_s` seconds.
-        repository: where further models come from.
-        observer: tells about requests.
+        on_lost: called when no model has been able to answer for `limits.lost_s` seconds.
+        repository: the source of further models.
+        observer: logs and traces requests.
         grpc: host and port for gRPC; None for none.
     """
 

@@ -47,7 +47,7 @@ class Batching:
         return min(self.preferred, default=self.most)
 
     def size_of(self, rows: int) -> int:
-        """Return the rows of the run for a group: few sizes, as each takes a plan of its own."""
+        """Return the rows of the run for a group: few sizes, as each needs a separate plan."""
         powers = {1 << bit for bit in range(self.most.bit_length())}
         fits = [size for size in {*powers, *self.preferred, self.most} if size >= rows]
         return min(fits, default=rows)

@@ -57,8 +57,8 @@ class Limits:
         header_s: seconds within which the head of a request has to arrive.
         body_s: seconds within which its body has to arrive, plus one for each 64 KiB; and within
             which the client has to read as much of a response as that.
-        connections: maximum open connections; the one that rests longest is closed for another.
-        max_tokens: maximum tokens that a request may ask for; None for as many as fit.
+        connections: maximum open connections; beyond, the one idle longest is closed.
+        max_tokens: maximum tokens per request; None for as many as fit.
         queue: maximum requests that wait for each of: a text, a run, tokenising, embeddings.
         per_client: maximum concurrent requests of one address.
         per_key: maximum concurrent requests with one API key; None for no limit.

@@ -43,7 +43,7 @@ class Seen:
 
 
 class Observer:
-    """Tells about requests.
+    """Logs and traces requests.
 
     Args:
         logs: whether each request is a line of the log.
@@ -58,7 +58,7 @@ class Observer:
     def request(
         self, method: str, route: str, client: str, headers: Mapping[str, str]
     ) -> Iterator[Seen]:
-        """Tell about a request at the end of the block.
+        """Report a request at the end of the block.
 
         Args:
             method: its method; "gRPC" for calls.

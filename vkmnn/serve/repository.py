@@ -40,13 +40,13 @@ Signature = tuple[tuple[str, int, int], ...]
 
 @dataclass(frozen=True, slots=True)
 class Shelf:
-    """Where models come from, and who may change what is served.
+    """Folder of models, and rules for loading them.
 
     Attributes:
         folder: the folder of the repository.
         control: "none" loads every model at the start; "explicit" loads and unloads models on
-            request; "poll" looks for changes of the folder.
-        poll_s: seconds between two looks.
+            request; "poll" checks the folder for changes.
+        poll_s: seconds between two checks.
         most_bytes: maximum sum of the files of the loaded models; None for no limit.
     """
 
@@ -84,7 +84,7 @@ class Repository:
         variant: of language models and encoders.
 
     Attributes:
-        settled: waits until work that nobody waits for has ended; of the server.
+        settled: waits for the server's background work.
     """
 
     def __init__(
@@ -222,7 +222,7 @@ class Repository:
         """Load every model, unless models are loaded on request.
 
         Raises:
-            VkmnnError: one cannot be loaded; if the folder is looked at again, the log tells.
+            VkmnnError: one cannot be loaded; with "poll", the log reports it instead.
         """
         if self.shelf.control == "explicit":
             return
@@ -314,7 +314,7 @@ class Repository:
         await run_in_threadpool(model.close)
 
     async def watch(self) -> None:
-        """Look for changes of the folder, for ever."""
+        """Check the folder for changes, forever."""
         while True:
             await asyncio.sleep(self.shelf.poll_s)
             async with self._changing:

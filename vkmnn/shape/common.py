@@ -71,7 +71,7 @@ def same_dtype(inputs: Infos, *indices: int) -> DType:
 def like_first_input(op: Op, inputs: Infos, values: Values) -> Outputs:
     """Compute the shape of ops with one output, of the first input's element type and shape.
 
-    `size_computer("Gate")(like_first_input)` is all that the op needs.
+    `size_computer("Gate")(like_first_input)` registers it.
 
     Raises:
         ShapeError: the input is absent.

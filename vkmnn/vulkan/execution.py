@@ -44,9 +44,9 @@ class Prepared:
 class VulkanExecution(Execution[AttrsT]):
     """One op on the device.
 
-    A subclass says in `prepare` what it cannot do, in `layouts` what memory order it wants, and in
-    `on_encode` which dispatches do the work. It never allocates, and never writes a barrier.
-    `float_rule` says what it does where a session stores floats narrower than float32.
+    A subclass rejects unsupported ops in `prepare`, states its memory orders in `layouts`, and
+    records its dispatches in `on_encode`. It never allocates, and never writes a barrier.
+    `float_rule` applies to sessions that store floats narrower than float32.
 
     Args:
         op: the op.
@@ -87,7 +87,7 @@ class VulkanExecution(Execution[AttrsT]):
         return prepared
 
     def prepare(self, info: DeviceInfo) -> None:
-        """Plan everything that layouts do not change, or raise Rejection; the end of construction.
+        """Plan everything that is independent of layouts, or raise Rejection; ends construction.
 
         Element types that the device cannot store are rejected before.
         """
@@ -105,7 +105,7 @@ class VulkanExecution(Execution[AttrsT]):
     def by_rule(
         self, rule: FloatRule, element: FloatElement, *, wide: int = -1, clamped: bool = False
     ) -> FloatOperands:
-        """Return what a rule means for the op's tensors; see `apply_float_rule`."""
+        """Apply a rule to the op's tensors; see `apply_float_rule`."""
         return apply_float_rule(
             rule, self.inputs, self.outputs, element, wide=wide, clamped=clamped
         )

@@ -178,7 +178,7 @@ def axes_of(
     The function takes the op and a `Known`, and returns a loop for each axis with a known
     behaviour. Axes without a loop are unknown and left alone. `reads` and `writes` may be shorter
     than the op's inputs and outputs: missing entries are None, but a single entry of `writes`
-    applies to all outputs. The function raises ShapeError if it cannot tell.
+    applies to all outputs. The function raises ShapeError if it cannot determine a loop.
 
     Args:
         op_types: names of ops; `Custom:acme.Gate` for Custom ops.
