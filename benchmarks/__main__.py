@@ -349,7 +349,7 @@ def serve_command(
     output: OutputOption = results.DEFAULT,
     record: RecordOption = False,
 ) -> None:
-    """Requests a second and times of answers of servers, with and without batching."""
+    """Requests per second and response times of servers, with and without batching."""
     where = place(device, 0, 1, 0)
     if storm is not None:
         _storm(where, serving.measure_storm(device, storm, text), output, record)
@@ -411,7 +411,7 @@ def map_command(
     output: OutputOption = results.DEFAULT,
     record: RecordOption = False,
 ) -> None:
-    """Small pictures a second of `vkmnn map`, compared with loops around a run."""
+    """Small pictures per second of `vkmnn map`, compared with loops around a run."""
     chosen = devices or ["all"]
     where = place("auto" if chosen[0] == "all" else chosen[0].split(",")[0], 0, rounds, 0)
     with progress() as report:
@@ -439,7 +439,7 @@ def kernels_command(
     output: OutputOption = results.DEFAULT,
     record: RecordOption = False,
 ) -> None:
-    """FLOP/s and bytes a second of every kernel, against the device's ceilings."""
+    """FLOP/s and bytes per second of every kernel, against the device's ceilings."""
     where = place(device, 0, 1, 0)
     _kernels(_setting(models, only, light, False, where, output, record), runs)
 
@@ -482,7 +482,7 @@ def gpu_command(
         bool, typer.Option("--record", help="Keep the raw numbers in benchmarks/devices.")
     ] = False,
 ) -> None:
-    """The first half hour on a device: right or wrong, and predicted against measured."""
+    """First half hour on a device: correctness, and measured against predicted times."""
     where = place(device, 0, 3, 600)
     setting = _setting(models, only, light, fp16, where, output, record=False)
     opened = open_device(device)
@@ -507,7 +507,7 @@ def scaling_command(
     output: OutputOption = results.DEFAULT,
     record: RecordOption = False,
 ) -> None:
-    """How latency grows with batch, image size and sequence length; needs PyTorch."""
+    """Latency by batch, image size and sequence length; needs PyTorch."""
     where = place(device, threads, rounds, timeout)
     setting = Setting(where, False, [], Results(output, where, record))
     _scaling(setting, only or [], engine or [], budget)
@@ -553,7 +553,7 @@ def all_command(
     output: OutputOption = results.DEFAULT,
     record: RecordOption = False,
 ) -> None:
-    """Everything, one after the other; failures are reported, and the rest continues."""
+    """All benchmarks in turn; failures are reported, and the others continue."""
     where = place(device, threads, rounds, timeout)
     setting = _setting(models, only, light, fp16, where, output, record)
     parts = {

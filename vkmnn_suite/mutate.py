@@ -43,21 +43,25 @@ def main(
         list[str] | None,
         typer.Argument(
             metavar="[VARIANT…]",
-            help="Names of variants, or patterns as 'pool_*'. Without any, one variant of every "
-            "template: of those that the device runs, the one with most of its lines.",
+            help="Variants, or patterns such as 'pool_*'. Default: of every template, the variant "
+            "with the most lines among those that the device runs.",
         ),
     ] = None,
-    count: Annotated[int, typer.Option("--sample", help="Mutants of each variant; 0 for all.")] = 0,
-    seed: Annotated[int, typer.Option(help="Which sample.")] = 0,
+    count: Annotated[
+        int, typer.Option("--sample", help="Number of mutants per variant; 0 for all.")
+    ] = 0,
+    seed: Annotated[int, typer.Option(help="Seed of the sample.")] = 0,
     device: Annotated[str, typer.Option(help="Device to run on.")] = "auto",
-    minimum: Annotated[float, typer.Option(help="Percent that must be caught, over all.")] = 95.0,
+    minimum: Annotated[
+        float, typer.Option(help="Percentage of mutants that must be caught.")
+    ] = 95.0,
     markdown: Annotated[Path | None, typer.Option(help="Write the tables to this file.")] = None,
     more: Annotated[
         list[Path] | None,
-        typer.Option("--cases", help="A plug-in's file of cases (repeatable): tests/cases_x.py."),
+        typer.Option("--cases", help="File with a plug-in's cases (repeatable): tests/cases_x.py."),
     ] = None,
 ) -> None:
-    """Break kernels, one operator at a time, and see whether their cases notice."""
+    """Break kernels, one operator at a time, and check that their cases detect it."""
     files = [str(path) for path in more or []]
     load_case_files(files)
     chosen = _chosen(patterns or [], device)

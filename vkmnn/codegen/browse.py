@@ -155,7 +155,7 @@ def show(
     spirv: Annotated[bool, typer.Option("--spirv", help="The SPIR-V, disassembled.")] = False,
     manifest: Annotated[bool, typer.Option("--manifest", help="The manifest entry.")] = False,
 ) -> None:
-    """Show one variant as it is in the templates now; coloured on a terminal."""
+    """Show a variant as the current templates render it; coloured on a terminal."""
     settings: Settings = ctx.obj
     try:
         found = find_variant(settings.templates, variant)
@@ -206,7 +206,7 @@ def report(
         bool, typer.Option("--full", help="All variants as Markdown, with sizes and features.")
     ] = False,
 ) -> None:
-    """Show what the lock on disk adds, changes and removes against a git revision's."""
+    """Show the variants added, changed and removed since a git revision."""
     settings: Settings = ctx.obj
     path = (settings.shaders / LOCK_FILE).resolve()
     try:
@@ -226,7 +226,7 @@ def report(
 
 
 def cache(ctx: typer.Context) -> None:
-    """Print the cache's folder, size, and the part that today's templates use."""
+    """Print the cache's folder, its size, and the part that the current templates use."""
     settings: Settings = ctx.obj
     store = settings.cache
     files = {path.name: path.stat().st_size for path in store.files()}

@@ -26,7 +26,7 @@ _SHOWN_CHANGES = 20
 
 app = typer.Typer(
     add_completion=False,
-    help="Builds the shaders: templates → shaders.lock, kernels.pyi, compiled SPIR-V.",
+    help="Build the shaders: shaders.lock, kernels.pyi and SPIR-V from templates.",
 )
 app.command("list")(browse.list_variants)
 app.command()(browse.show)
@@ -42,15 +42,17 @@ def main(
     ctx: typer.Context,
     check: Annotated[
         bool,
-        typer.Option("--check", help="Compile, but write nothing; exit 1 if the lock is stale."),
+        typer.Option(
+            "--check", help="Render only, write nothing; exit with 1 if the lock is stale."
+        ),
     ] = False,
     only: Annotated[
         list[str] | None,
-        typer.Option("--only", help="Build this template only (repeatable), keep the others."),
+        typer.Option("--only", help="Build only this template (repeatable); keep the others."),
     ] = None,
     glslang: Annotated[
         Path | None,
-        typer.Option("--glslang", help="A glslang program or slang-glslang library to use."),
+        typer.Option("--glslang", help="The shader compiler; see VKMNN_GLSLANG."),
     ] = None,
     no_cache: Annotated[bool, typer.Option("--no-cache", help="Recompile everything.")] = False,
     prune: Annotated[
@@ -59,9 +61,11 @@ def main(
     strict: Annotated[
         bool, typer.Option("--strict", help="Treat compiler warnings as errors.")
     ] = False,
-    jobs: Annotated[int | None, typer.Option("--jobs", "-j", min=1, help="Threads.")] = None,
+    jobs: Annotated[
+        int | None, typer.Option("--jobs", "-j", min=1, help="Number of threads.")
+    ] = None,
     shaders: Annotated[
-        Path, typer.Option("--shaders", help="Folder that holds glsl/ and receives the outputs.")
+        Path, typer.Option("--shaders", help="Folder with glsl/, where the outputs are written.")
     ] = SHADERS,
 ) -> None:
     """Build every variant (the default command)."""

@@ -20,32 +20,40 @@ _out = Console()
 
 @app.command()
 def main(
-    model: Annotated[Path, typer.Argument(help="An ONNX file; a small one.", exists=True)],
+    model: Annotated[
+        Path,
+        typer.Argument(
+            help="A small ONNX file; for texts, the folder of a language model.", exists=True
+        ),
+    ],
     error: Annotated[
         list[str] | None,
-        typer.Option(help=f"Ways to fail: {', '.join(fault.name for fault in Fault)}. All."),
+        typer.Option(
+            help=f"Fault to inject (repeatable; default: all): "
+            f"{', '.join(fault.name for fault in Fault)}."
+        ),
     ] = None,
-    tune: Annotated[bool, typer.Option(help="Tune, too; many more calls.")] = False,
-    fresh: Annotated[bool, typer.Option(help="A new VkInstance for every trial.")] = False,
+    tune: Annotated[bool, typer.Option(help="Also tune; adds many calls.")] = False,
+    fresh: Annotated[bool, typer.Option(help="Create a VkInstance for every trial.")] = False,
     life: Annotated[
-        str, typer.Option(help="plain; bound: on the device's tensors, too; rebuild.")
+        str, typer.Option(help=f"What the session does: {', '.join(get_args(Life))}.")
     ] = "plain",
-    stride: Annotated[int, typer.Option(help="Take only every n-th call.")] = 1,
-    limit: Annotated[int, typer.Option(help="The last call to take; 0 for all.")] = 0,
+    stride: Annotated[int, typer.Option(help="Let only every n-th call fail.")] = 1,
+    limit: Annotated[int, typer.Option(help="Number of the last call to let fail; 0 for all.")] = 0,
 ) -> None:
-    """Let every call of a session's life fail once, in each way, and check the invariants.
+    """Make every Vulkan call of a session fail once, in each way, and check the invariants.
 
-    These are: a typed error or none, correct data, nothing left behind (counted below vkmnn), the
-    same session still usable unless its device is lost, and a new session.
+    These are: a typed error or none, correct results, no objects left behind, a session that is
+    still usable unless its device is lost, and a new session that works.
     """
     names = [name.upper().replace("-", "_") for name in error or [fault.name for fault in Fault]]
     unknown = [name for name in names if name not in Fault.__members__]
     if unknown:
-        raise typer.BadParameter(f"no such way to fail: {unknown[0]}")
+        raise typer.BadParameter(f"there is no fault '{unknown[0]}'")
     faults = [Fault[name] for name in names]
     lives = {kind: kind for kind in get_args(Life)}
     if life not in lives:
-        raise typer.BadParameter(f"no such life: {life}")
+        raise typer.BadParameter(f"--life cannot be '{life}'")
     rows = sweep(
         model, faults, tune=tune, fresh=fresh, life=lives[life], stride=stride, limit=limit
     )
@@ -60,7 +68,7 @@ def _table(rows: list[Row]) -> Table:
     table = Table(box=box.SIMPLE)
     table.add_column("fault")
     table.add_column("trials", justify="right")
-    table.add_column("came out as")
+    table.add_column("results")
     table.add_column("violations", justify="right")
     for row in rows:
         errors = ", ".join(f"{name} {count}" for name, count in row.errors.most_common())

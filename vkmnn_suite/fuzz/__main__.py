@@ -19,15 +19,19 @@ _err = Console(stderr=True)
 
 @app.command()
 def main(
-    seed: Annotated[int | None, typer.Option(help="Which models; VKMNN_FUZZ_SEED or 0.")] = None,
-    graphs: Annotated[int, typer.Option(help="How many models; 0 for no limit.")] = -1,
-    minutes: Annotated[float, typer.Option(help="For how long; 0 for no limit.")] = 0.0,
+    seed: Annotated[
+        int | None, typer.Option(help="Seed of the models. Default: VKMNN_FUZZ_SEED or 0.")
+    ] = None,
+    graphs: Annotated[int, typer.Option(help="Number of models; 0 for no limit.")] = -1,
+    minutes: Annotated[float, typer.Option(help="Minutes to run; 0 for no limit.")] = 0.0,
     device: Annotated[str, typer.Option(help="Device to run on.")] = "auto",
     driver: Annotated[str | None, typer.Option(help="Vulkan binding.")] = None,
     precision: Annotated[str, typer.Option(help="high, normal, low, or mixed.")] = "high",
-    op: Annotated[list[str] | None, typer.Option(help="Only models with such a node.")] = None,
-    timeout: Annotated[float, typer.Option(help="Seconds that a model may take.")] = 60.0,
-    folder: Annotated[Path, typer.Option(help="Where models that fail go.")] = Path(
+    op: Annotated[
+        list[str] | None, typer.Option(help="Only models with this operator (repeatable).")
+    ] = None,
+    timeout: Annotated[float, typer.Option(help="Seconds per model.")] = 60.0,
+    folder: Annotated[Path, typer.Option(help="Folder for models that fail.")] = Path(
         "fuzz-failures"
     ),
     large: Annotated[float, typer.Option(help="Share of models with large tensors.")] = 0.03,
@@ -62,7 +66,7 @@ def main(
 
 
 def _run(options: Options, malformed: bool, replay: Path | None) -> int:
-    """Run the mode that was asked for and return the exit status."""
+    """Run the requested mode and return the exit status."""
     mode, function = ("campaign", "run_campaign")
     if malformed:
         mode, function = ("malformed", "run_malformed")
