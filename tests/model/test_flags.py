@@ -13,13 +13,17 @@ import pytest
 import vkmnn
 from tests.llm import tiny
 from tests.model.networks import NETWORKS, make_feeds
+from tests.model.test_plan import planned_product
 from tests.session.test_loops import X, counted
 from vkmnn.errors import LateFlagError
 from vkmnn.ir import Array
+from vkmnn.opening import load_network
+from vkmnn.opening.planned import plan_for
 from vkmnn.runtime import open_device
 from vkmnn.runtime.device import enumerate_devices
 from vkmnn.runtime.flag_line import FlagLine
 from vkmnn.runtime.recorder import CommandRecorder
+from vkmnn.vulkan.cost.devices import class_of
 
 
 @pytest.fixture(autouse=True)
@@ -149,3 +153,37 @@ def test_steps_of_a_language_model(
     target = FlagLine._target
     monkeypatch.setattr(FlagLine, "_target", lambda self, number: target(self, number) + 1)
     assert generated() == want
+
+
+@pytest.mark.parametrize(
+    ("mode", "profile", "saves"),
+    [
+        ("off", "nvidia-h200", False),
+        ("on", "nvidia-h200", True),
+        ("on", "radeon-rx-7900-xtx", True),
+        ("on", "intel-arc-a770", False),
+    ],
+)
+def test_what_flags_are_predicted_to_save(
+    mode: str, profile: str, saves: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = NETWORKS["gpt2"].build()
+    network, feeds = load_network(model), make_feeds(model, (1, 16))
+    barriers = plan_for(network, profile, "high", feeds, places=False).forecast
+    monkeypatch.setenv("VKMNN_FLAGS", mode)
+    forecast = plan_for(network, profile, "high", feeds, places=False).forecast
+    waiting = {step.level for step in forecast.steps if step.waits}
+    assert bool(waiting) == saves
+    assert 0 not in waiting
+    assert not saves or len(waiting) > 0.9 * (forecast.levels - 1)
+    saved = barriers.predicted_us - forecast.predicted_us
+    assert saved == pytest.approx(class_of(forecast.info).flag_us * len(waiting))
+    assert ("flags" in forecast.terms()) == saves
+
+
+@pytest.mark.parametrize(("rows", "early"), [(1, True), (200, False)])
+def test_weights_of_a_token_are_asked_for_before_the_wait(rows: int, early: bool) -> None:
+    steps = planned_product(rows, 2048).forecast.steps
+    (product,) = (step for step in steps if step.kernel.startswith("matmul"))
+    assert product.kernel.startswith("matmul_codes_dot") == early
+    assert (product.ahead > 0) == early

@@ -187,6 +187,18 @@ BODIES = {
         "uint n = gl_WorkGroupID.x; change(n); if (n >= 4) return; y[0] = w[1];",
         0,
     ),
+    "arms that a workgroup takes": (
+        "if (gl_WorkGroupID.x > 3) { uint a = w[0]; y[0] = a + x[0]; } else { y[1] = x[1]; }",
+        1,
+    ),
+    "an arm that goes around": (
+        "uint a = w[0]; if (gl_WorkGroupID.x > 3) { a += w[1]; y[0] = a; } y[1] = a + w[2];",
+        1,
+    ),
+    "an arm without accesses": (
+        "if (gl_WorkGroupID.x > 3) { s[0] = w[0]; } else { s[1] = w[1] + x[0]; } y[1] = w[2];",
+        2,
+    ),
     "a loop": ("uint a = w[0]; for (uint i = 0; i < a; ++i) y[i] = w[i] + x[i];", 1),
     "after a loop": (
         "uint a = w[0]; for (uint i = 0; i < 9; ++i) a += w[i]; barrier(); y[0] = a + x[0];",

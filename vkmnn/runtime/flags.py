@@ -49,6 +49,14 @@ class _Block(NamedTuple):
     targets: tuple[int, ...]
 
 
+class _Path(NamedTuple):
+    """Places where to wait, whether all that reach the end have, and the last place before it."""
+
+    places: list[int]
+    waits: bool
+    end: int = 0
+
+
 class _Module(ModuleEditor):
     def __init__(self, words: array[int], constants: frozenset[int]) -> None:
         super().__init__(words)
@@ -160,62 +168,89 @@ class _Module(ModuleEditor):
     def _wait_places(self, body: Sequence[int], shared: set[int]) -> list[int]:
         """Return the last places that all invocations reach before they touch what others write.
 
-        These are in no branch and in no loop, and before any return, except those that a workgroup
-        takes as a whole, each of which gets a place of its own.
+        One of them is on every path to the end. None is in a loop, or in a branch that invocations
+        of a workgroup may take differently.
         """
-        words, found = self.words, list[int]()
-        touching, uniform = self._touching(shared), UniformValues(self)
-        blocks = self._blocks(body)
-        label = words[body[0] + 1]
-        before = block = entry = blocks[label]
-        while True:
-            inside = self._reached(blocks, label, block.merge) if block.merge else {label}
+        self._touching, self._blocks = self._users(shared), self._blocks_in(body)
+        label = self.words[body[0] + 1]
+        path = self._path(label, 0, UniformValues(self))
+        assert path is not None
+        assert path.waits, "a path without an end"
+        first = self._first_place(self._blocks[label])
+        return [max(place, first) for place in path.places]
+
+    def _path(self, label: int, stop: int, uniform: UniformValues) -> _Path | None:
+        """Return where to wait between two blocks; None if nowhere between them.
+
+        Args:
+            label: the first block.
+            stop: the block after the last, which is not reached if all invocations return.
+            uniform: the values that are equal in all invocations; changed.
+        """
+        places: list[int] = []
+        before: _Block | None = None
+        while label != stop:
+            block = self._blocks[label]
+            inside = self._reached(label, block.merge) if block.merge else {label}
             branches = inside if block.is_loop else inside - {label}
-            touches = any(self._touch(blocks[one], touching) is not None for one in branches)
-            at = None if block.is_loop else self._touch(block, touching)
+            at = None if block.is_loop else self._touch(block)
             if at is not None:
-                return [*found, max(at, self._first_place(entry))]
+                return _Path([*places, at], waits=True)
             if not block.is_loop:
                 uniform.pass_code(self._within(block))
-            if touches and not block.is_loop and self._leaves(block, blocks, touching, uniform):
-                found += [blocks[one].end for one in branches]
-            elif touches:
-                if not block.is_loop:
-                    return [*found, self._merge_place(block)]
-                return [*found, self._merge_place(before) if before.merge else before.end]
+            if any(self._touch(self._blocks[one]) is not None for one in branches):
+                arms = self._arms(block, uniform)
+                if arms is None:
+                    place = self._place_before(block, before)
+                    return None if place is None else _Path([*places, place], waits=True)
+                places += arms.places
+                if arms.waits:
+                    return _Path(places, waits=True)
             for one in branches:
-                uniform.pass_branches(self._within(blocks[one]))
+                uniform.pass_branches(self._within(self._blocks[one]))
             if not block.merge and len(block.targets) != 1:
-                return [*found, block.end]
+                return _Path([*places, block.end], waits=True)
             before, label = block, block.merge or block.targets[0]
-            block = blocks[label]
+        return _Path(places, waits=False, end=before.end if before is not None else 0)
 
-    def _touch(self, block: _Block, touching: set[int]) -> int | None:
+    def _arms(self, block: _Block, uniform: UniformValues) -> _Path | None:
+        """Return where to wait in the arms of a selection, if a workgroup takes one as a whole."""
+        words = self.words
+        others = [one for one in block.targets if one != block.merge]
+        takes_one = words[block.end] & 0xFFFF == spirv.BRANCH_IF and words[block.end + 1] in uniform
+        if block.is_loop or not takes_one:
+            return None
+        places: list[int] = []
+        goes_on = False
+        for one in others:
+            path = self._path(one, block.merge, uniform.copy())
+            reached = self._reached(one, block.merge)
+            if path is None:
+                return None
+            places += path.places
+            if any(block.merge in self._blocks[each].targets for each in reached):
+                goes_on = True
+                places += [] if path.waits else [path.end]
+        if len(others) == 1 and goes_on:
+            return None  # no place on the way around the arm
+        return _Path(places, waits=len(others) > 1)
+
+    def _place_before(self, block: _Block, before: _Block | None) -> int | None:
+        """Return the place before a construct, which no block within it repeats."""
+        if not block.is_loop:
+            return self._merge_place(block)
+        if before is None:
+            return None
+        return self._merge_place(before) if before.merge else before.end
+
+    def _touch(self, block: _Block) -> int | None:
         """Return the first place of a block that uses variables or functions, or returns."""
         words = self.words
         for at in self._within(block):
             operands = words[at + 1 : at + (words[at] >> 16)]
-            if words[at] & 0xFFFF in _RETURNS or not touching.isdisjoint(operands):
+            if words[at] & 0xFFFF in _RETURNS or not self._touching.isdisjoint(operands):
                 return at
         return None
-
-    def _leaves(
-        self,
-        block: _Block,
-        blocks: dict[int, _Block],
-        touching: set[int],
-        uniform: UniformValues,
-    ) -> bool:
-        """Return whether a block ends with a return that the whole workgroup takes, or none."""
-        words = self.words
-        if words[block.end] & 0xFFFF != spirv.BRANCH_IF or words[block.end + 1] not in uniform:
-            return False
-        others = [one for one in block.targets if one != block.merge]
-        return len(others) == 1 and all(
-            words[blocks[one].end] & 0xFFFF == spirv.RETURN
-            and self._touch(blocks[one], touching) == blocks[one].end
-            for one in others
-        )
 
     def _within(self, block: _Block) -> Iterator[int]:
         """Yield the places of a block's instructions."""
@@ -236,7 +271,7 @@ class _Module(ModuleEditor):
         *_, place, _end = self._within(block)
         return place
 
-    def _touching(self, shared: set[int]) -> set[int]:
+    def _users(self, shared: set[int]) -> set[int]:
         """Return variables, and the functions that use them."""
         words, found = self.words, set(shared)
         uses: dict[int, set[int]] = {}
@@ -253,7 +288,7 @@ class _Module(ModuleEditor):
                 return found
             found |= more
 
-    def _blocks(self, body: Sequence[int]) -> dict[int, _Block]:
+    def _blocks_in(self, body: Sequence[int]) -> dict[int, _Block]:
         words = self.words
         blocks: dict[int, _Block] = {}
         label = start = merge = 0
@@ -269,8 +304,7 @@ class _Module(ModuleEditor):
                 blocks[label] = _Block(start, at, merge, is_loop, targets)
         return blocks
 
-    @staticmethod
-    def _reached(blocks: dict[int, _Block], label: int, merge: int) -> set[int]:
+    def _reached(self, label: int, merge: int) -> set[int]:
         """Return the blocks from one to its merge block, which is not among them."""
         found: set[int] = set()
         waiting = [label]
@@ -278,7 +312,7 @@ class _Module(ModuleEditor):
             one = waiting.pop()
             if one not in found and one != merge:
                 found.add(one)
-                waiting += blocks[one].targets
+                waiting += self._blocks[one].targets
         return found
 
 

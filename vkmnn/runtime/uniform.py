@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from copy import copy
 
 from vkmnn.runtime import spirv
 from vkmnn.runtime.spirv import ModuleEditor
@@ -43,6 +44,12 @@ class UniformValues:
                     self._values.add(words[at + 2])
             elif _FIRST_CONSTANT <= number <= _SPEC_OPERATION:
                 self._values.add(words[at + 2])
+
+    def copy(self) -> UniformValues:
+        """Return an equal object, for code that only some workgroups run."""
+        made = copy(self)
+        made._values, made._own, made._inside = {*self._values}, {*self._own}, {**self._inside}
+        return made
 
     def __contains__(self, value: int) -> bool:
         return value in self._values

@@ -26,6 +26,8 @@ from vkmnn.vulkan.storage import VECTOR_BYTES
 _log = logging.getLogger(__name__)
 
 FLAG_BINDINGS = 2
+WEIGHTS_FIRST = "WEIGHTS_FIRST"
+"""Specialization constant of kernels that then ask for their first weights before the wait."""
 
 
 @dataclass(slots=True)
@@ -61,11 +63,13 @@ def by_flags(
     for dispatch in recording.dispatches:
         own = dispatch.shader if reporting is None else reporting.shader(dispatch.shader)
         shader = _flagged(own, _constants(dispatch, recording), info.limits)
-        pipeline = specialized(shader, dispatch.spec)
+        spec, pipeline = dispatch.spec, dispatch.pipeline
         if shader.flagged is not None:
-            name, digest, spec = pipeline
-            pipeline = name, f"{digest}:{sorted(shader.flagged)}", spec
-        made.append(replace(dispatch, shader=shader, pipeline=pipeline))
+            if WEIGHTS_FIRST in shader.constant_names:
+                spec = {**spec, WEIGHTS_FIRST: True}
+            name, digest, constants = specialized(shader, spec)
+            pipeline = name, f"{digest}:{sorted(shader.flagged)}", constants
+        made.append(replace(dispatch, shader=shader, spec=spec, pipeline=pipeline))
     return replace(recording, dispatches=made)
 
 

@@ -72,3 +72,9 @@ def codes_cost(
         loads=loads - (hidden if loads <= arithmetic else 0.0),
         arithmetic=arithmetic - (hidden if arithmetic < loads else 0.0),
     )
+
+
+def first_loads_us(nbytes: float, info: DeviceInfo) -> float:
+    """Return the time of the first loads, `nbytes` of weights in all workgroups together."""
+    device = class_of(info)
+    return device.cold_round_us + device.round_us + nbytes / device.memory_bytes

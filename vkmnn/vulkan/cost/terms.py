@@ -54,9 +54,11 @@ class Expected:
         needed: multiplications of the problem.
         done: multiplications including the padding of tiles.
         nbytes: bytes read and written, if not those of each tensor once.
+        ahead: microseconds of the loads of constants that it asks for before all else.
     """
 
     cost: Cost
     needed: int = 0
     done: int = 0
     nbytes: int | None = None
+    ahead: float = 0.0

@@ -28,6 +28,7 @@ from vkmnn.vulkan.cost.codes import (
     WEIGHT_FLOPS,
     CodesLoop,
     codes_cost,
+    first_loads_us,
 )
 from vkmnn.vulkan.cost.devices import class_of, cores_of
 from vkmnn.vulkan.cost.terms import Cost, Expected
@@ -74,6 +75,7 @@ UNPACK_ROWS = {True: 17, False: 25}
 UNPACK_BYTES = 1 << 28
 DOT_WORKGROUPS = 3
 """Workgroups of a multiprocessor that compute a row by dot products."""
+DOT_INVOCATIONS = 256
 ROW_COLUMNS = 8
 """Columns of a single row per workgroup, if there are few of them."""
 
@@ -176,7 +178,7 @@ class MatMulNBitsExecution(VulkanExecution[MatMulNBitsAttrs]):
             encoder.expect(lambda: kernel.predict(problem, weight_bits, encoder))
         else:
             self._encode_codes(kernel, problem, packed, encoder)
-            encoder.expect(lambda: Expected(_cost(kernel, problem, weight_bits, encoder.info)))
+            encoder.expect(lambda: _expected(kernel, problem, weight_bits, encoder.info))
 
     def _job(self, weights: Tensor, x: Tensor) -> MatMulJob:
         attrs = self.attrs
@@ -288,6 +290,18 @@ def _cost(kernel: InRegisters, problem: CodesProblem, weight_bits: float, info: 
     weights = problem.form.depth * problem.form.columns
     groups = prod(kernel.groups(problem))
     return codes_cost(kernel.loop, problem.rows, weights, weights * weight_bits / 8, groups, info)
+
+
+def _expected(
+    kernel: InRegisters, problem: CodesProblem, weight_bits: float, info: DeviceInfo
+) -> Expected:
+    cost = _cost(kernel, problem, weight_bits, info)
+    if not isinstance(kernel, DotCodes):
+        return Expected(cost)
+    chunks = 4 if kernel.columns == PANEL else 2
+    asked = prod(kernel.groups(problem)) * DOT_INVOCATIONS * chunks * CHUNK
+    weights = min(asked, problem.form.depth * problem.form.columns)
+    return Expected(cost, ahead=first_loads_us(weights * weight_bits / 8, info))
 
 
 def candidates_of(

@@ -45,6 +45,7 @@ class Step:
         needed: multiplications of a product or convolution, 0 for other kernels.
         done: multiplications including the padding of its tiles.
         waits: its level waits for the one before by flags.
+        ahead: microseconds of the loads of constants that it asks for before it waits.
     """
 
     level: int
@@ -58,6 +59,7 @@ class Step:
     needed: int
     done: int
     waits: bool = False
+    ahead: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,11 +97,16 @@ class Forecast:
         device = class_of(self.info)
         total = Cost()
         beside = 0.0
-        waits = len({step.level for step in self.steps if step.waits})
+        saved = 0.0
         for _, level in groupby(self.steps, lambda step: step.level):
             steps = list(level)
-            slowest = max((step.cost for step in steps), key=lambda cost: cost.total)
+            slowest_step = max(steps, key=lambda step: step.cost.total)
+            slowest = slowest_step.cost
             total += slowest
+            if slowest_step.waits:
+                # Loads that wait for nothing fill what is left of the pause between levels.
+                pause = device.gap_us + device.start_us - device.flag_us
+                saved += device.flag_us + min(slowest_step.ahead, max(pause, 0.0))
             # The other dispatches use the part of the device that the slowest leaves idle; beyond
             # that, they take longer.
             taken = [self._share(step) * step.cost.total for step in steps]
@@ -107,7 +114,7 @@ class Forecast:
         return {
             "submit": device.submit_us * self.submits,
             "gaps": device.gap_us * self.levels,
-            **({"flags": -device.flag_us * waits} if waits else {}),
+            **({"flags": -saved} if saved else {}),
             **total.terms(),
             "beside": beside,
         }
@@ -232,7 +239,9 @@ def _step(dispatch: Dispatch, first: int, recording: Recording, info: DeviceInfo
     # A binding that the specialization leaves out repeats the tensor of another.
     nbytes = sum(_bytes(tensor, recording) for tensor in dict.fromkeys(dispatch.tensors))
     expected = dispatch.expected
+    ahead = 0.0
     if expected is not None:
+        ahead = expected.ahead
         cost, needed, done = expected.cost, expected.needed, expected.done
         nbytes = nbytes if expected.nbytes is None else expected.nbytes
     else:
@@ -249,6 +258,7 @@ def _step(dispatch: Dispatch, first: int, recording: Recording, info: DeviceInfo
         cost=cost,
         needed=needed,
         done=done,
+        ahead=ahead,
     )
 
 
