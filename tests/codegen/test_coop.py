@@ -11,12 +11,13 @@ from vkmnn.shaders.library import BUILTIN
 from vkmnn.vulkan.attention.kernels import COOP_KEYS, AttentionCoop
 from vkmnn.vulkan.gemm.coop_tiles import (
     BYTE_TILES_OF,
+    FRAGMENT_TILES,
     LARGE_TILES,
     LIMB_TILES_OF,
     TILES_OF,
     CoopTile,
     Matrix,
-    constant_tiles,
+    product_tiles,
 )
 from vkmnn.vulkan.gemm.families.codes_coop import MAX_ROWS
 from vkmnn.vulkan.gemm.families.halo import HALO_TILES
@@ -25,7 +26,8 @@ NAMES = [
     name for name, _, _ in BUILTIN.variants() if "cooperative_matrix" in BUILTIN.load(name).requires
 ]
 ALL_TILES = [
-    *(tile for matrix in TILES_OF for tile in constant_tiles(matrix)),
+    *(tile for matrix in TILES_OF for tile in product_tiles(matrix)),
+    *(tile for same in FRAGMENT_TILES.values() for tile in same),
     *(tile for sizes in LIMB_TILES_OF.values() for same in sizes for tile in same),
 ]
 HALO = [tile for same in HALO_TILES.values() for tile in same]

@@ -15,8 +15,8 @@ from vkmnn.ir import Activation, Graph, Op
 from vkmnn.ir.ops import RESIDUAL_KINDS, LayerNormAttrs, MatMulAttrs, UnaryAttrs
 from vkmnn.testing.case import Case, Variant, tensor_info
 from vkmnn.testing.shapes import floats, whole
-from vkmnn.vulkan.gemm.coop_tiles import TILES_OF, CoopTile, constant_tiles
-from vkmnn.vulkan.gemm.normed import NormedCoop, NormedShared
+from vkmnn.vulkan.gemm.coop_tiles import FRAGMENT_TILES, TILES_OF, CoopTile, product_tiles
+from vkmnn.vulkan.gemm.normed import NormedCoop, NormedFragments, NormedShared
 from vkmnn.vulkan.gemm.shared_tiles import Tile
 
 
@@ -91,14 +91,15 @@ def normed_tiles(tile: CoopTile, columns: int) -> Iterator[Case]:
         # Fewer columns than a row has vectors, and more workgroups than a row has vectors.
         normed_case((rows, 8), 3 * columns, gain=False, shift=False, number=3),
     )
+    kernel = NormedFragments(tile) if tile.fragments else NormedCoop(tile)
     for case in cases:
-        yield replace(case, takes={"normed": NormedCoop(tile)})
+        yield replace(case, takes={"normed": kernel})
 
 
 def coop_tile_of(variant: Variant) -> CoopTile:
     """Return the tile of a variant of products by cooperative matrices."""
     wanted = variant.axes["tile"], variant.axes["step"]
-    tiles = chain.from_iterable(map(constant_tiles, TILES_OF))
+    tiles = chain.from_iterable((*map(product_tiles, TILES_OF), *FRAGMENT_TILES.values()))
     return next(tile for tile in tiles if (tile.name, tile.step) == wanted)
 
 

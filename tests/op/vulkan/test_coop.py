@@ -44,10 +44,12 @@ from vkmnn.vulkan.gemm.coop_tiles import (
     rank_coop,
 )
 from vkmnn.vulkan.gemm.families.coop import ConvCoop, MatMulCoop
-from vkmnn.vulkan.gemm.family import ConvKernel, rank
+from vkmnn.vulkan.gemm.families.fragments import MatMulFragments
+from vkmnn.vulkan.gemm.family import ConvKernel, rank, spread
 from vkmnn.vulkan.gemm.problem import ConvProblem, Gemm, MatMulProblem
 from vkmnn.vulkan.gemm.split import MAX_PARTS, MIN_PART
 from vkmnn.vulkan.gemm.target import Target
+from vkmnn.vulkan.tuning import MAX_CANDIDATES
 
 
 def test_workgroups_fill_the_device_but_not_many_times() -> None:
@@ -128,6 +130,8 @@ def test_constants_are_stored_matrix_by_matrix_where_it_is_predicted_to_pay() ->
         problem = _constant(*size)
         ranked = [kernel for kernel in rank(problem, target) if isinstance(kernel, MatMulCoop)]
         assert {kernel.tile for kernel in ranked} >= set(FRAGMENT_TILES[LARGE_MATRIX])
+        measured = spread(rank(problem, target))[:MAX_CANDIDATES]
+        assert {MatMulCoop, MatMulFragments} <= {type(kernel) for kernel in measured}
         best = {
             kind: min(kernel.predict(problem, target).cost.total for kernel in ranked
                       if kernel.tile.fragments is kind)

@@ -349,12 +349,6 @@ def product_tiles(matrix: Matrix) -> Iterator[CoopTile]:
     yield from (tile for tile in LARGE_TILES if tile.matrix == matrix)
 
 
-def constant_tiles(matrix: Matrix) -> Iterator[CoopTile]:
-    """Yield the float16 tiles of products with a constant of whole vec4s of columns."""
-    yield from product_tiles(matrix)
-    yield from FRAGMENT_TILES[matrix]
-
-
 def matrix_of(info: DeviceInfo) -> Matrix | None:
     """Return the matrices that the kernels use on a device; None if unsupported."""
     return _first_of(TILES_OF, FEATURES, info)

@@ -14,7 +14,7 @@ from enum import IntEnum
 from functools import cache, lru_cache
 from inspect import isabstract
 from operator import attrgetter
-from typing import Any, ClassVar, Generic, TypeVar, overload
+from typing import Any, ClassVar, Generic, Protocol, TypeVar, overload
 
 from vkmnn.base.elements import FLOATS
 from vkmnn.base.records import dataclass
@@ -212,7 +212,14 @@ def _suited(
     ]
 
 
-def spread(ranked: Sequence[F]) -> list[F]:
+class _OfFamily(Protocol):
+    family: ClassVar[str]
+
+
+S = TypeVar("S", bound=_OfFamily)
+
+
+def spread(ranked: Sequence[S]) -> list[S]:
     """Return kernels with a few of each family first, each part by predicted time.
 
     Measuring the first ones then covers every family: predictions may be wrong for a whole family.

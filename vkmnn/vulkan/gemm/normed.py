@@ -16,18 +16,19 @@ from vkmnn.vulkan.cost.tiles import weighed_us
 from vkmnn.vulkan.encoder import VulkanEncoder
 from vkmnn.vulkan.gemm.coop_tiles import (
     FRAGMENT_MARGIN,
+    FRAGMENT_TILES,
     VECTOR,
     CoopKernel,
     CoopTile,
-    constant_tiles,
     coop_cost,
     matrix_of,
     product_tiles,
 )
 from vkmnn.vulkan.gemm.encode import kernels_for
-from vkmnn.vulkan.gemm.families.coop import MatMulCoop, fits_fragments
+from vkmnn.vulkan.gemm.families.coop import MatMulCoop
+from vkmnn.vulkan.gemm.families.fragments import MatMulFragments, fits_fragments
 from vkmnn.vulkan.gemm.families.shared import MatMulShared
-from vkmnn.vulkan.gemm.family import MARGIN, Apart
+from vkmnn.vulkan.gemm.family import MARGIN, Apart, spread
 from vkmnn.vulkan.gemm.job import MatMulJob
 from vkmnn.vulkan.gemm.problem import MatMulProblem
 from vkmnn.vulkan.gemm.shared_tiles import (
@@ -89,6 +90,17 @@ class NormedCoop:
 
 
 @dataclass(frozen=True, slots=True)
+class NormedFragments(NormedCoop):
+    """The same with weights that are stored matrix by matrix."""
+
+    family: ClassVar[str] = "fragments"
+
+    def record(self, job: MatMulJob, encoder: VulkanEncoder) -> None:
+        """Record the dispatch of a job with `norms`."""
+        MatMulFragments(self.tile).record(job, encoder)
+
+
+@dataclass(frozen=True, slots=True)
 class NormedShared:
     """One dispatch of shared memory tiles; a pivot is subtracted from rows before the product."""
 
@@ -126,7 +138,7 @@ def normed_kernels(
     for kernel in kernels:
         expected = kernel.predict(problem, target)
         us = weighed_us(expected.cost.total, expected.done, expected.needed)
-        if isinstance(kernel, NormedCoop) and kernel.tile.fragments:
+        if isinstance(kernel, NormedFragments):
             us *= FRAGMENT_MARGIN
         timed.append((us, kernel))
     return [kernel for _, kernel in sorted(timed, key=lambda pair: pair[0])]
@@ -136,8 +148,10 @@ def _coop_kernels(problem: NormedProblem, target: Target) -> list[NormedCoop]:
     matrix = matrix_of(target.info)
     if matrix is None or target.element != "f16" or problem.product.k % VECTOR:
         return []
-    tiles = constant_tiles if fits_fragments(problem.product) else product_tiles
-    return [NormedCoop(tile) for tile in tiles(matrix) if tile.fits(target.info)]
+    found = [NormedCoop(tile) for tile in product_tiles(matrix)]
+    if fits_fragments(problem.product):
+        found += [NormedFragments(tile) for tile in FRAGMENT_TILES[matrix]]
+    return [kernel for kernel in found if kernel.tile.fits(target.info)]
 
 
 def _shared_kernels(problem: NormedProblem, target: Target, emulated: bool) -> list[NormedShared]:
@@ -162,7 +176,7 @@ def candidates_of(
         # Since the matrices' rounding affects results, fusion must be faster by a margin.
         us *= MARGIN if isinstance(kernels[0], NormedCoop) else 1.0
         faster = target.gpu and us < _apart_us(problem, target, encoder)
-        return [*kernels, Apart()] if faster else [Apart(), *kernels]
+        return [*spread(kernels), Apart()] if faster else [Apart(), *kernels]
 
     return encoder.once(("normed", problem, target), find)
 

@@ -24,7 +24,6 @@ from vkmnn.vulkan.gemm.coop_tiles import (
     CoopKernel,
     CoopTile,
     Matrix,
-    constant_tiles,
     coop_cost,
     product_tiles,
     timed_coop,
@@ -38,7 +37,7 @@ from vkmnn.vulkan.gemm.family import (
 )
 from vkmnn.vulkan.gemm.job import ConvJob, MatMulJob
 from vkmnn.vulkan.gemm.norm_binding import NormBinding
-from vkmnn.vulkan.gemm.operands import Operand, fragments_of, rows_of
+from vkmnn.vulkan.gemm.operands import Operand, rows_of
 from vkmnn.vulkan.gemm.problem import ConvProblem, Gemm, MatMulProblem
 from vkmnn.vulkan.gemm.split import dispatch_tiles
 from vkmnn.vulkan.gemm.taps import places
@@ -78,8 +77,7 @@ class MatMulCoop(CoopKernel, MatMulKernel):
         place = Place.TIMED if target.gpu else Place.EMULATED
         packing = 0.0 if problem.by_rows else packing_us(problem, target)
         info, total = target.info, target.weight_bytes
-        tiles = constant_tiles if fits_fragments(problem) else product_tiles
-        for cost, kernel in timed_coop(gemm, info, total, tiles=tiles):
+        for cost, kernel in timed_coop(gemm, info, total, tiles=product_tiles):
             yield Bid(cls(kernel.tile, kernel.parts), place, cost + packing)
 
     def predict(self, problem: MatMulProblem, target: Target) -> Expected:
@@ -88,14 +86,14 @@ class MatMulCoop(CoopKernel, MatMulKernel):
         return Expected(cost, problem.gemm.work, self.tile.done(problem.gemm))
 
     def pack(self, job: MatMulJob, encoder: VulkanEncoder) -> tuple[Operand, Operand]:
-        """Return both operands as rows along k, or the right one matrix by matrix."""
+        """Return both operands as rows along k."""
         problem, across = job.problem, not job.transposed_b
         matrices = problem.matrices
         gain = job.norms.gain if job.norms else None
-        left = rows_of(job.a, problem.m, problem.k, job.transposed_a, matrices[0], encoder)
-        if self.tile.fragments:
-            return left, fragments_of(job, self.tile, encoder)
-        return left, rows_of(job.b, problem.n, problem.k, across, matrices[1], encoder, gain)
+        return (
+            rows_of(job.a, problem.m, problem.k, job.transposed_a, matrices[0], encoder),
+            rows_of(job.b, problem.n, problem.k, across, matrices[1], encoder, gain),
+        )
 
     def record(self, job: MatMulJob, encoder: VulkanEncoder) -> None:
         """Record the dispatch."""
@@ -313,11 +311,6 @@ class ConvTaps(ConvCoop):
 def _channels(inputs: int) -> int:
     """Return the elements of a tap: a power of two, so that they lie in one uvec4."""
     return 1 << (inputs - 1).bit_length()
-
-
-def fits_fragments(problem: MatMulProblem) -> bool:
-    """Return whether kernels exist that read the right operand matrix by matrix."""
-    return problem.constant and problem.n % BLOCK == 0
 
 
 def packing_us(problem: MatMulProblem, target: Target) -> float:
