@@ -164,7 +164,7 @@ OPTIONS: list[dict[str, Any]] = [
     {},
     {"temperature": 1.0, "seed": 3},
     {"temperature": 0.5, "top_k": 5, "seed": 4},
-    {"temperature": 1.2, "top_p": 0.7, "seed": 5},
+    {"temperature": 1.2, "top_p": 0.7, "min_p": 0.02, "seed": 5},
     {"repetition_penalty": 1.3},
     {"temperature": 0.9, "repetition_penalty": 1.1, "seed": 6},
     {"speculate": 4},

@@ -155,7 +155,7 @@ def test_dispatches_of_a_layer_of_few_rows(codes: bool, most: int, tmp_path: Pat
     assert (counts[1] - counts[0]) / 2 <= most
 
 
-@pytest.mark.parametrize("how", [{"top_k": 40}, {"top_p": 0.9}], ids=str)
+@pytest.mark.parametrize("how", [{"top_k": 40}, {"top_p": 0.9, "min_p": 0.1}], ids=str)
 def test_dispatches_of_a_sampled_step(how: dict[str, Any], tmp_path: Path) -> None:
     if not enumerate_devices():
         pytest.skip("no Vulkan device")

@@ -149,6 +149,20 @@ def test_more_texts_share_a_step_on_some_devices(
             assert together[number] == model.generate(prompts[number], 3).tokens
 
 
+@pytest.mark.parametrize(
+    "how",
+    [{}, {"top_k": 9}, {"top_p": 0.8}, {"min_p": 0.1}, {"top_k": 20, "top_p": 0.9, "min_p": 0.02}],
+    ids=str,
+)
+def test_the_device_draws_the_tokens_that_the_host_draws(
+    model: LanguageModel, how: dict[str, Any]
+) -> None:
+    drawn = model.generate("the lazy", 24, temperature=1.0, seed=3, **how)
+    by_host = model.generate("the lazy", 24, temperature=1.0, seed=3, logprobs=0, **how)
+    assert by_host.logprobs
+    assert drawn.tokens == by_host.tokens
+
+
 def test_seeds_and_batches(model: LanguageModel) -> None:
     one = model.generate("the lazy", 12, temperature=1.0, seed=3)
     assert one.tokens == model.generate("the lazy", 12, temperature=1.0, seed=3).tokens

@@ -37,8 +37,8 @@ CACHES_SHARE = 1 / 4
 """Of the device's memory, for the caches of more than `MAX_BATCH` texts."""
 
 DEFAULT_CAPACITY = 4096
-SORTED_BY_CPUS = 4096
-"""Maximum tokens that a CPU device sorts; with more, numpy is faster."""
+SAMPLED_BY_CPUS = 4096
+"""Maximum tokens from which a CPU device samples; with more, numpy takes as long."""
 
 _KNOWN = ("input_ids", "attention_mask", "position_ids", "token_type_ids", "cache_position")
 
@@ -112,7 +112,7 @@ class Decoder:
         except BaseException:
             self.close()
             raise
-        self.io = DecoderIO(self._ids, self.logits, self._others, self._sortable())
+        self.io = DecoderIO(self._ids, self.logits, self._others, self._sampled_from())
         self._check = partial(check_feeds, self._fed, types=self._network.graph.types)
 
     def _opened(
@@ -203,10 +203,10 @@ class Decoder:
         """The inputs other than caches with an axis as long as the text, and that axis."""
         return {name: 1 for name in self._fed if self._roles[name] == "attention_mask"}
 
-    def _sortable(self) -> int:
-        """Return the number of tokens, if the device sorts them faster than the host."""
+    def _sampled_from(self) -> int:
+        """Return the number of tokens, if the device samples from them faster than the host."""
         count = self.vocabulary or 0
-        return 0 if self._is_cpu() and count > SORTED_BY_CPUS else count
+        return 0 if self._is_cpu() and count > SAMPLED_BY_CPUS else count
 
     def _others(self, past: int) -> dict[str, Array]:
         """Return the other feeds of a run of one token."""
