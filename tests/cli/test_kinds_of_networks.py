@@ -279,9 +279,7 @@ def test_questions_with_lines_to_type(
 UNKNOWN: Mapping[str, Net] = {
     "CenterNet": Net({"hm": half_maps(8), "wh": half_maps(), "reg": half_maps()}),
     "EAST": Net({"scores": MAP.reshape(1, 64, 64, 1), "geometry": np.ones((1, 64, 64, 5))}),
-    "BlazePose": Net({"a": np.ones((1, 195)), "b": np.ones((1, 1)), "c": MAP}),
     "SuperPoint": Net({"keypoints": np.ones((1, 30, 2), np.int64), "scores": np.ones((1, 30))}),
-    "palms": Net({"a": np.ones((1, 2016, 18)), "b": np.ones((1, 2016, 1))}),
 }
 
 

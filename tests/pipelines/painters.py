@@ -229,6 +229,7 @@ def picture_and_mask() -> tuple[Array, Array]:
 _SPACINGS = ("linspace", "leading", "trailing")
 _KARRAS = {"use_karras_sigmas": True}
 _EXPONENTIAL = {"use_exponential_sigmas": True}
+_BETA = {"use_beta_sigmas": True}
 _SNR = {"rescale_betas_zero_snr": True, "prediction_type": "v_prediction",
         "timestep_spacing": "trailing"}  # fmt: skip
 _LAST = {"final_sigmas_type": "sigma_min"}
@@ -248,15 +249,15 @@ _OTHERS: Mapping[str, Sequence[Mapping[str, Any]]] = {
         {"skip_prk_steps": True, "set_alpha_to_one": True},
         {"skip_prk_steps": True, "prediction_type": "v_prediction"}, {"skip_prk_steps": False},
     ),
-    "LMSDiscreteScheduler": (_KARRAS, _EXPONENTIAL, {"prediction_type": "sample"}),
+    "LMSDiscreteScheduler": (_KARRAS, _EXPONENTIAL, {"prediction_type": "sample"}, _BETA),
     "EulerDiscreteScheduler": (
         _KARRAS, _EXPONENTIAL, _SNR, _LAST, {"interpolation_type": "log_linear"},
-        {**_KARRAS, "sigma_min": 0.02, "sigma_max": 12.0},
+        {**_KARRAS, "sigma_min": 0.02, "sigma_max": 12.0}, _BETA,
     ),
     "EulerAncestralDiscreteScheduler": (_SNR,),
-    "HeunDiscreteScheduler": (_KARRAS, {"clip_sample": True}),
+    "HeunDiscreteScheduler": (_KARRAS, {"clip_sample": True}, _BETA),
     "DPMSolverMultistepScheduler": (
-        _KARRAS, _SNR, {"use_lu_lambdas": True}, {"lambda_min_clipped": -2.0},
+        _KARRAS, _BETA, _SNR, {"use_lu_lambdas": True}, {"lambda_min_clipped": -2.0},
         {"thresholding": True}, {**_LAST, "euler_at_final": True},
         {**_LAST, "lower_order_final": False, "solver_order": 3},
         *({"algorithm_type": name, "solver_type": kind, "solver_order": order,
@@ -266,7 +267,7 @@ _OTHERS: Mapping[str, Sequence[Mapping[str, Any]]] = {
           if "sde" not in name or order < 3),
     ),
     "UniPCMultistepScheduler": (
-        _SNR, _LAST, {**_LAST, **_KARRAS}, {"disable_corrector": [0, 1]},
+        _SNR, _LAST, {**_LAST, **_KARRAS}, {**_LAST, **_BETA}, {"disable_corrector": [0, 1]},
         *({"solver_order": order, "solver_type": kind, "predict_x0": image, **_LAST}
           for order in (1, 2, 3) for kind in ("bh1", "bh2") for image in (True, False)),
     ),

@@ -18,6 +18,7 @@ from tests.pipelines.oracle_painting import TEXTS
 from tests.pipelines.painters import BETAS, CASES, KINDS, SAMPLERS, painter_folder
 from vkmnn.base.config_file import Section
 from vkmnn.errors import InvalidInputError, ModelFileError
+from vkmnn.pipelines.diffusion.noise import SPACINGS
 from vkmnn.pipelines.diffusion.schedulers import SCHEDULERS, SHORT
 from vkmnn.pipelines.diffusion.tokens import ClipTokenizer
 
@@ -48,8 +49,9 @@ def test_samplers_agree_with_diffusers(number: int) -> None:
     times = SAMPLED["times"][STARTS[number] : STARTS[number + 1]]
     assert len(times) == len(sampler.timesteps)
     # cutting off 998.99999 is the reference's rounding error
-    assert np.abs(times - sampler.timesteps).max() <= (1 if "use_exponential_sigmas" in options
-                                                       else 5e-3)  # fmt: skip
+    assert np.abs(times - sampler.timesteps).max() <= (
+        1 if {"use_exponential_sigmas", "use_beta_sigmas"} & set(options) else 5e-3
+    )
     draws = iter(painters.small_noise(99))
     x = next(draws) * np.float32(sampler.initial)
     for index, step in enumerate(sampler.timesteps):
@@ -60,6 +62,14 @@ def test_samplers_agree_with_diffusers(number: int) -> None:
     expected = SAMPLED["latents"][number]
     scale = max(1.0, float(np.abs(expected).max()))
     np.testing.assert_allclose(x, expected, atol=2e-4 * scale)
+
+
+@pytest.mark.parametrize("name", SPACINGS)
+def test_spacings_begin_and_end_with_the_given_levels(name: str) -> None:
+    assert SPACINGS[name](9.0, 0.5, 1) == pytest.approx([9.0])
+    levels = SPACINGS[name](9.0, 0.5, 5)
+    assert levels[[0, -1]] == pytest.approx([9.0, 0.5])
+    assert (np.diff(levels) < 0).all()
 
 
 def test_every_scheduler_has_cases() -> None:
@@ -193,7 +203,7 @@ def scheduler_of(folder: Path, **options: Any) -> None:
         ({"beta_schedule": "wavy"}, "beta_schedule='wavy'"),
         ({"prediction_type": "flow"}, "prediction_type='flow'"),
         ({"timestep_spacing": "odd"}, "timestep_spacing='odd'"),
-        ({"use_beta_sigmas": True}, "use_beta_sigmas is not supported"),
+        ({"use_flow_sigmas": True}, "use_flow_sigmas is not supported"),
         ({"num_train_timesteps": 0}, "num_train_timesteps"),
         ({"beta_end": 4.0}, "not between 0 and 1"),
         ({"trained_betas": "many"}, "trained_betas"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -140,6 +141,107 @@ def test_faces_by_blazeface(tmp_path: Path, street: Path) -> None:
     np.testing.assert_allclose(found.box.corners, np.array([30, 1, 70, 49]) * np.tile(back, 2),
                                atol=0.01)  # fmt: skip
     assert found.score == pytest.approx(0.9)
+
+
+def ssd_anchors(size: int, strides: Sequence[int]) -> Array:
+    """Return the anchors of MediaPipe's calculator: two per layer, layers of a stride together."""
+    made, layer = [], 0
+    while layer < len(strides):
+        alike = sum(one == strides[layer] for one in strides)
+        cells = -(-size // strides[layer])
+        for y in range(cells):
+            for x in range(cells):
+                made += [((x + 0.5) / cells, (y + 0.5) / cells)] * 2 * alike
+        layer += alike
+    return np.array(made) * size
+
+
+@pytest.mark.parametrize(
+    ("size", "strides", "columns", "task", "name"),
+    [
+        (256, (16, 32, 32, 32), 16, "face-detection", "face"),
+        (192, (8, 16, 16, 16), 18, "pose-estimation", "palm"),
+        (256, (8, 16, 32, 32, 32), 18, "pose-estimation", "palm"),
+        (224, (8, 16, 32, 32, 32), 12, "pose-estimation", "person"),
+        (128, (8, 16, 16, 16), 12, "pose-estimation", "person"),
+    ],
+)
+def test_detectors_of_mediapipe(
+    tmp_path: Path, street: Path, size: int, strides: Sequence[int], columns: int, task: str,
+    name: str,
+) -> None:  # fmt: skip
+    """A row of each grid: offsets from the anchor in pixels; the second is a weaker duplicate."""
+    anchors = ssd_anchors(size, strides)
+    values = np.zeros((1, len(anchors), columns), np.float32)
+    scores = np.full((1, len(anchors), 1), -9, np.float32)
+    corners = np.array([0.2, 0.35, 0.5, 0.6]) * size
+    points = np.linspace(0.25, 0.55, columns - 4).reshape(-1, 2) * size
+    for row, logit in ((7, np.log(9)), (len(anchors) - 5, 0.5)):
+        values[0, row, :2] = (corners[:2] + corners[2:]) / 2 - anchors[row]
+        values[0, row, 2:4] = corners[2:] - corners[:2]
+        values[0, row, 4:] = (points - anchors[row]).ravel()
+        scores[0, row] = logit
+    path = canned(tmp_path / "m.onnx", {"Identity": values, "Identity_1": scores},
+                  (1, size, size, 3))  # fmt: skip
+    with vkmnn.pipeline(None, path, device="cpu", tell=list) as pipe:
+        assert pipe.task == task
+        (found,) = pipe(street)
+    scale, top = 200 / size, (size - round(size * 0.6)) // 2
+    np.testing.assert_allclose(found.points, (points - [0, top]) * scale, atol=0.6)
+    want = (corners - [0, top, 0, top]) * scale
+    np.testing.assert_allclose(found.box.corners, want, atol=0.6)
+    assert found.score == pytest.approx(0.9)
+    assert found.box.label.name == name
+
+
+@pytest.mark.parametrize(("count", "numbers"), [(33, 5), (21, 3), (468, 3)])
+def test_landmarks(tmp_path: Path, street: Path, count: int, numbers: int) -> None:
+    """BlazePose has six more points; presence and visibility are logits or probabilities."""
+    table = np.full((39 if numbers == 5 else count, numbers), 0.7, np.float32)
+    points = np.stack([np.linspace(14, 50, count), 20 + np.sqrt(np.arange(count))], 1)
+    table[:count, :2] = points
+    logit = count == 468
+    presence = np.array([[np.log(9) if logit else 0.9]], np.float32)
+    outputs = {"Identity": table.reshape(1, -1), "Identity_1": presence}
+    if count == 33:
+        outputs["Identity_2"] = np.zeros((1, 64, 64, 1), np.float32)
+        outputs["world"] = np.zeros((1, 117), np.float32)
+    path = canned(tmp_path / "m.onnx", outputs, (1, 64, 64, 3))
+    with vkmnn.pipeline(None, path, device="cpu", tell=list) as pipe:
+        assert pipe.task == "pose-estimation"
+        (found,) = pipe(street)
+        np.testing.assert_allclose(found.points, (points - [0, 13]) * [200 / 64, 120 / 38],
+                                   atol=0.01)  # fmt: skip
+        want = 1 / (1 + np.exp(-0.7)) if numbers == 5 else 0.9
+        np.testing.assert_allclose(found.scores, want, rtol=1e-5)
+        assert len(pipe(street, threshold=0.95)) == 0
+        (one,) = pipe(street, boxes=[(20, 10, 84, 74)])  # in a square around the box
+        assert one.box.corners == (20, 10, 84, 74)
+        assert np.ptp(one.points[:, 0]) == pytest.approx(36 * 80 / 64, rel=0.01)
+
+
+@pytest.mark.parametrize("kind", ["RTMO", "Keypoint R-CNN"])
+def test_people_with_points_of_their_own_output(tmp_path: Path, street: Path, kind: str) -> None:
+    """Two rows, of which one is below the threshold."""
+    boxes = np.array([[10, 10, 50, 40], [0, 0, 9, 9]], np.float32)
+    scores = np.array([0.8, 0.1], np.float32)
+    points = np.zeros((2, 17, 3), np.float32)
+    points[0] = np.concatenate([POINTS, np.full((17, 1), 0.7)], 1)
+    if kind == "RTMO":
+        dets = np.concatenate([boxes, scores[:, None]], 1)
+        outputs = {"dets": dets[None], "keypoints": points[None]}
+    else:
+        outputs = {"boxes": boxes, "labels": np.array([1, 1]), "scores": scores,
+                   "keypoints": points, "keypoints_scores": points[..., 2]}  # fmt: skip
+    path = canned(tmp_path / "m.onnx", outputs)
+    with vkmnn.pipeline(None, path, device="cpu", tell=list) as pipe:
+        assert pipe.task == "pose-estimation"
+        (found,) = pipe(street)
+        assert len(pipe(street, threshold=0.9)) == 0
+    scale = [200 / 64, 120 / 38]  # RTMO's image is in the corner; the other network's is padded
+    np.testing.assert_allclose(found.points, POINTS * scale, atol=0.01)
+    np.testing.assert_allclose(found.scores, 0.7)
+    assert (found.box.label.name, found.score) == ("person", pytest.approx(0.8))
 
 
 def test_movenet(tmp_path: Path, street: Path) -> None:

@@ -6,8 +6,9 @@ from collections.abc import Callable, Mapping, Sequence
 
 from vkmnn.base.records import dataclass
 from vkmnn.pipelines.heads.detection import head_of
-from vkmnn.pipelines.heads.faces import is_blazeface, is_retinaface
-from vkmnn.pipelines.heads.final import mask_per_box
+from vkmnn.pipelines.heads.faces import is_retinaface
+from vkmnn.pipelines.heads.final import mask_per_box, points_per_box
+from vkmnn.pipelines.heads.mediapipe import kind_of, marks_of
 from vkmnn.pipelines.heads.signature import Output, Signature, channels_of
 from vkmnn.pipelines.heads.yolo import is_pose, prototypes
 
@@ -118,7 +119,7 @@ def _detects(signature: Signature) -> bool:
 def _faces(signature: Signature) -> bool:
     """Scores, boxes and five points for each of three grids."""
     last = sorted(one.shape[-1] or 0 for one in signature.outputs if one.shape)
-    if is_retinaface(signature) or is_blazeface(signature):
+    if is_retinaface(signature) or kind_of(signature) == "face":
         return True
     return last in ([1] * 3 + [4] * 3 + [10] * 3, [1] * 6 + [4] * 3 + [10] * 3)
 
@@ -171,6 +172,15 @@ def _movenet(signature: Signature) -> bool:
         return False
     (one,) = signature.outputs
     return one.like(None, 1, _COCO_POINTS, 3) or one.like(None, 6, 3 * _COCO_POINTS + 5)
+
+
+def _mediapipe(signature: Signature) -> bool:
+    detects = kind_of(signature) in ("palm", "person")
+    return detects or (marks_of(signature) is not None and not signature.classes)
+
+
+def _pointed(signature: Signature) -> bool:
+    return points_per_box(signature) is not None
 
 
 def _named_points(signature: Signature) -> bool:
@@ -227,9 +237,11 @@ SHAPES: Sequence[tuple[str, str, Callable[[Signature], bool]]] = (
     ("face-detection", "its outputs, which match a face detector", _faces),
     ("pose-estimation", "its outputs, two coordinate vectors per point", _simcc),
     ("image-segmentation", "its query masks", _queries),
+    ("pose-estimation", "its outputs, boxes with points", _pointed),
     ("instance-segmentation", "its outputs, boxes with masks", _things),
     ("pose-estimation", "its output, which matches MoveNet", _movenet),
     ("pose-estimation", "its values per box, as many as YOLO-pose has", is_pose),
+    ("pose-estimation", "its outputs, which match a network of MediaPipe", _mediapipe),
     ("object-detection", "its outputs, which match a detector", _detects),
     ("depth-estimation", "the name of its output", _named("depth", "disparity")),
     ("image-matting", "the name of its output", _named("alpha", "matte", "pha", "foreground")),

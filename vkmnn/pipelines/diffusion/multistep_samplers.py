@@ -45,6 +45,9 @@ class MultistepSampler(SigmaSampler):
     rounds: bool = True
     """Whether the training steps of spaced noise levels are rounded, not cut off."""
 
+    def _cuts_off(self) -> bool:
+        return any(self.settings[f"use_{one}_sigmas"] for one in ("exponential", "beta"))
+
     def _last(self) -> int:
         return self.last
 
@@ -110,10 +113,8 @@ class DpmSolver(MultistepSampler):
         self._image, self._adds = one_of(self.settings, "algorithm_type", _ALGORITHMS)
         kinds = {"midpoint": False, "heun": True, "logrho": False, "bh1": False, "bh2": False}
         self._heun = one_of(self.settings, "solver_type", kinds)
-        self.rounds = (
-            self.settings["beta_schedule"] != "squaredcos_cap_v2"
-            and not (self.settings["use_exponential_sigmas"])
-        )
+        cosine = self.settings["beta_schedule"] == "squaredcos_cap_v2"
+        self.rounds = not cosine and not self._cuts_off()
         if self._adds and self.settings["solver_order"] == 3:
             raise InvalidInputError(
                 f"{self.settings['algorithm_type']} has no solver_order=3",
@@ -209,7 +210,7 @@ class UniPc(MultistepSampler):
         """Space the noise levels."""
         kinds = {"bh1": True, "bh2": False, "midpoint": False, "heun": False, "logrho": False}
         self._linear = one_of(self.settings, "solver_type", kinds)
-        self.rounds = not self.settings["use_exponential_sigmas"]
+        self.rounds = not self._cuts_off()
         if not self.settings["predict_x0"] and self.settings["final_sigmas_type"] == "zero":
             raise InvalidInputError("predict_x0=false needs final_sigmas_type='sigma_min'")
         super().plan()

@@ -33,7 +33,6 @@ CLIPPING: Settings = {
 }
 """Options that limit the predicted image."""
 UNSUPPORTED: Settings = {
-    "use_beta_sigmas": False,
     "use_flow_sigmas": False,
     "use_dynamic_shifting": False,
     "timestep_type": "discrete",
@@ -191,9 +190,43 @@ def lu(highest: float, lowest: float, steps: int) -> Array:
     return exponential(highest, lowest, steps)
 
 
+_SHAPE = 0.6
+"""Both parameters of the beta distribution whose quantiles space noise levels."""
+_HALVINGS = 50
+
+
+def beta(highest: float, lowest: float, steps: int) -> Array:
+    """Return noise levels at quantiles of a beta distribution: dense at both ends."""
+    at = 1 - np.linspace(0, 1, steps)
+    below = _beta_quantiles(np.minimum(at, 1 - at))
+    return np.asarray(lowest + np.where(at <= 0.5, below, 1 - below) * (highest - lowest))
+
+
+def _beta_quantiles(shares: Array) -> Array:
+    """Return the quantiles for shares of 1/2 at most of a symmetric beta distribution.
+
+    With x = t^(1/a), the integral of (x (1 - x))^(a - 1) has a smooth integrand.
+    """
+    nodes, weights = np.polynomial.legendre.leggauss(64)
+
+    def integral(end: Array) -> Array:
+        inner = (end[:, None] * (nodes + 1) / 2) ** (1 / _SHAPE)
+        return np.asarray(((1 - inner) ** (_SHAPE - 1)) @ weights * end / 2)
+
+    half = np.array([0.5**_SHAPE])
+    wanted = shares * 2 * integral(half)
+    low, high = np.zeros_like(shares), np.broadcast_to(half, shares.shape).copy()
+    for _ in range(_HALVINGS):
+        middle = (low + high) / 2
+        is_below = integral(middle) < wanted
+        low, high = np.where(is_below, middle, low), np.where(is_below, high, middle)
+    return np.asarray(((low + high) / 2) ** (1 / _SHAPE))
+
+
 SPACINGS = {
     "use_karras_sigmas": karras,
     "use_exponential_sigmas": exponential,
+    "use_beta_sigmas": beta,
     "use_lu_lambdas": lu,
 }
 """Spacings of noise levels by the option that asks for them."""

@@ -29,6 +29,7 @@ class SigmaSampler(Sampler):
         "timestep_spacing": "linspace",
         "use_karras_sigmas": False,
         "use_exponential_sigmas": False,
+        "use_beta_sigmas": False,
         "final_sigmas_type": "zero",
     }
     divides = True

@@ -66,6 +66,7 @@ HEADS: Sequence[Head] = (
     Head("YOLOv3 with suppression", final.is_yolov3, final.yolov3, _DARKNET),
     Head("YOLO with suppression by plug-in", final.is_counted, final.counted, _LETTERBOX),
     Head("SSD with suppression", final.is_ssd, final.ssd, _IMAGENET, 1),
+    Head("RTMO", final.is_rtmo, final.rtmo, _YOLOX, names=("person",)),
     Head("RT-DETR, decoded", detr.is_decoded, detr.decoded, _STRETCH),
     Head(
         "torchvision's detection", final.is_torchvision, final.torchvision, _AS_IT_IS, 1, COCO_IDS

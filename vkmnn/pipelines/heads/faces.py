@@ -8,7 +8,8 @@ from itertools import product
 import numpy as np
 
 from vkmnn.pipelines.arrays import Array
-from vkmnn.pipelines.heads.candidates import Candidates, sigmoid, softmax
+from vkmnn.pipelines.heads import mediapipe
+from vkmnn.pipelines.heads.candidates import Candidates, softmax
 from vkmnn.pipelines.heads.signature import Signature, computed_outputs
 
 _STRIDES = (8, 16, 32)
@@ -39,13 +40,6 @@ def is_retinaface(signature: Signature) -> bool:
         return False
     count = sum(2 * len(_cells(signature.size, one)) for one in _STRIDES)
     return all(signature.find(None, count, one) is not None for one in (4, 2, 2 * _POINTS))
-
-
-def is_blazeface(signature: Signature) -> bool:
-    """Values [n, 896, 16] and scores [n, 896, 1]: MediaPipe's detector for close faces."""
-    return len(signature.outputs) == 2 and all(
-        signature.find(None, 896, one) is not None for one in (16, 1)
-    )
 
 
 def scrfd(outputs: Mapping[str, Array], size: tuple[int, int]) -> list[Candidates]:
@@ -112,21 +106,6 @@ def retinaface(outputs: Mapping[str, Array], size: tuple[int, int]) -> list[Cand
     return _joined([(corners, chances[..., 1:], own.reshape(*middle.shape[:2], -1))])
 
 
-def blazeface(outputs: Mapping[str, Array], size: tuple[int, int]) -> list[Candidates]:
-    """Decode centre, size and six points, in pixels from the middle of a cell (BlazeFace)."""
-    values, scores = (_by_columns(outputs, one)[0] for one in (16, 1))
-    anchors = np.concatenate([
-        np.repeat((_cells(size, stride) + 0.5) * stride, count, 0) for stride, count in _BLAZE
-    ])  # fmt: skip
-    middle, half = anchors + values[..., :2], values[..., 2:4] / 2
-    own = values[..., 4:].reshape(*middle.shape[:2], -1, 2) + anchors[:, None]
-    corners = np.concatenate([middle - half, middle + half], 2)
-    return _joined([(corners, sigmoid(scores), own.reshape(*middle.shape[:2], -1))])
-
-
-_BLAZE = ((8, 2), (16, 6))
-"""Strides of BlazeFace's grids and anchors per cell."""
-
 Decode = Callable[[Mapping[str, Array], tuple[int, int]], list[Candidates]]
 
 
@@ -135,8 +114,8 @@ def decoder_of(outputs: Mapping[str, Array], size: tuple[int, int]) -> Decode | 
     signature = Signature(computed_outputs(outputs), size)
     if is_retinaface(signature):
         return retinaface
-    if is_blazeface(signature):
-        return blazeface
+    if mediapipe.kind_of(signature) == "face":
+        return mediapipe.decode
     if is_yunet(outputs):
         return yunet
     return scrfd if is_scrfd(outputs) else None

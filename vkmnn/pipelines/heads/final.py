@@ -190,8 +190,35 @@ def mask_per_box(signature: Signature) -> Output | None:
     return found if found and found.shape[1] in (1, None) and is_torchvision(signature) else None
 
 
+def points_per_box(signature: Signature) -> Output | None:
+    """Return the output of points: Keypoint R-CNN's [rows, k, 3], or RTMO's [n, rows, k, 3]."""
+    if is_rtmo(signature):
+        return signature.find(None, None, None, 3)
+    return signature.find(None, None, 3, integer=False) if is_torchvision(signature) else None
+
+
+def is_rtmo(signature: Signature) -> bool:
+    """Boxes with scores [n, rows, 5], and points with scores [n, rows, k, 3]."""
+    found = [signature.find(None, None, 5), signature.find(None, None, None, 3)]
+    return len(signature.outputs) == 2 and None not in found
+
+
+def rtmo(outputs: Mapping[str, Array], signature: Signature) -> list[Candidates]:
+    """Decode corners and points in pixels of the input; all boxes are people."""
+    boxes, points = signature.find(None, None, 5), signature.find(None, None, None, 3)
+    assert boxes is not None
+    assert points is not None
+    return [
+        replace(_final(box[:, :4], box[:, 4], np.zeros(len(box))), extra=own.reshape(len(box), -1))
+        for box, own in zip(outputs[boxes.name], outputs[points.name], strict=True)
+    ]
+
+
 def torchvision(outputs: Mapping[str, Array], signature: Signature) -> list[Candidates]:
-    """Decode corners in pixels of the input; `extra` holds each box's row if boxes have masks."""
+    """Decode corners in pixels of the input.
+
+    `extra` holds the points of each box, or its row if boxes have masks.
+    """
     boxes, classes = signature.find(None, 4, integer=False), signature.find(None, integer=True)
     scores = signature.find(None, integer=False)
     assert boxes is not None
@@ -200,6 +227,9 @@ def torchvision(outputs: Mapping[str, Array], signature: Signature) -> list[Cand
     found = _final(outputs[boxes.name], outputs[scores.name], outputs[classes.name])
     if mask_per_box(signature) is not None:
         found = replace(found, extra=np.arange(len(found.boxes))[:, None])
+    elif (points := points_per_box(signature)) is not None:
+        columns = 3 * outputs[points.name].shape[1]
+        found = replace(found, extra=outputs[points.name].reshape(-1, columns))
     return [found]
 
 

@@ -14,6 +14,7 @@ from vkmnn.pipelines.base import PicturePipeline, ResultT, Settings
 from vkmnn.pipelines.heads.candidates import Candidates
 from vkmnn.pipelines.heads.coco import BY_COUNT
 from vkmnn.pipelines.heads.detection import Head, head_of
+from vkmnn.pipelines.heads.final import points_per_box
 from vkmnn.pipelines.heads.signature import Signature, computed_outputs
 from vkmnn.pipelines.heads.suppression import suppress
 from vkmnn.pipelines.heads.turned import outlines, suppress_turned
@@ -28,7 +29,6 @@ from vkmnn.pipelines.signatures import signature_of
 _THRESHOLD, _OVERLAP, _MOST = 0.25, 0.45, 300
 _OVERLAP_ULTRALYTICS = 0.7
 _SLACK = 0.02
-_TORCHVISION = 3  # outputs: boxes, labels, scores
 _BACKGROUNDS = ("background", "__background__", "???", "unlabeled", "n/a", "")
 
 
@@ -36,6 +36,7 @@ class Detecting(PicturePipeline[ResultT]):
     """Base class of tasks that detect objects."""
 
     own: ClassVar[tuple[str, ...]] = ("overlap", "most", "head", "feeds")
+    shows_points: ClassVar[bool] = False
 
     def __init__(self, loaded: Loaded, options: Options) -> None:
         self.head: Head | None = None
@@ -87,9 +88,9 @@ class Detecting(PicturePipeline[ResultT]):
         found = [_settled(one, chosen) for one in decoded]
         if self._labels is None:
             self._check_scores(head, decoded)
-            masks = any(one.extra is not None for one in decoded)
-            if head.name == "torchvision's detection" and len(outputs) > _TORCHVISION + masks:
-                self.note("boxes are shown without the keypoints that the network adds")
+            if points_per_box(signature) is not None and not self.shows_points:
+                self.note("boxes are shown without the keypoints that the network adds; "
+                          "--task pose shows them")  # fmt: skip
             self._labels = self._names(head, max((one.count for one in found), default=0))
         return found
 

@@ -13,6 +13,7 @@ from vkmnn.errors import InvalidInputError
 from vkmnn.pipelines.arrays import Array
 from vkmnn.pipelines.base import PicturePipeline, Settings
 from vkmnn.pipelines.heads import faces
+from vkmnn.pipelines.heads.candidates import Candidates
 from vkmnn.pipelines.heads.suppression import suppress
 from vkmnn.pipelines.image_processor import ImageProcessor
 from vkmnn.pipelines.networks import Loaded, Model, PictureNetwork, load
@@ -89,16 +90,8 @@ class Faces(PicturePipeline[Poses]):
         for one, where, picture in zip(
             decode(outputs, placed[0].canvas), placed, pictures, strict=True
         ):
-            strong = one.chosen(one.scores > chosen["threshold"])
-            kept = suppress(strong.boxes, strong.scores, strong.classes, chosen["overlap"], 1000)
-            strong = strong.chosen(kept)
-            boxes = boxes_of(where.boxes(strong.boxes), strong.scores, strong.classes, ("face",))
-            extra = np.zeros((len(boxes), 0)) if strong.extra is None else strong.extra
-            items = []
-            for box, row in zip(boxes, extra, strict=True):
-                points = where.to_picture(row.reshape(-1, 2))
-                scores = np.full(len(points), box.score, np.float32)
-                items.append(Keypoints(points, scores, box, self._embedding(picture, points)))
+            found = pointed(one, where, chosen, "face")
+            items = [replace(p, embedding=self._embedding(picture, p.points)) for p in found]
             made.append(Poses(items, picture))
         return made
 
@@ -117,6 +110,21 @@ class Faces(PicturePipeline[Poses]):
         super().close()
         if self._embedder is not None:
             self._embedder.close()
+
+
+def pointed(found: Candidates, where: Placed, chosen: Settings, name: str) -> list[Keypoints]:
+    """Return the boxes with a high score, without overlapping ones, and the points of each."""
+    strong = found.chosen(found.scores > chosen["threshold"])
+    strong = strong.chosen(
+        suppress(strong.boxes, strong.scores, strong.classes, chosen["overlap"], 1000)
+    )
+    boxes = boxes_of(where.boxes(strong.boxes), strong.scores, strong.classes, (name,))
+    extra = np.zeros((len(boxes), 0)) if strong.extra is None else strong.extra
+    made = []
+    for box, row in zip(boxes, extra, strict=True):
+        points = where.to_picture(row.reshape(-1, 2))
+        made.append(Keypoints(points, np.full(len(points), box.score, np.float32), box))
+    return made
 
 
 def _single(model: Model) -> Model:

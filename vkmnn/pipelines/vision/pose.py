@@ -12,6 +12,9 @@ from vkmnn.errors import InvalidInputError
 from vkmnn.pipelines.arrays import Array
 from vkmnn.pipelines.base import PicturePipeline, Pipeline, Settings
 from vkmnn.pipelines.description import parsed
+from vkmnn.pipelines.heads import mediapipe
+from vkmnn.pipelines.heads.final import points_per_box
+from vkmnn.pipelines.heads.signature import Signature, computed_outputs, declared_outputs
 from vkmnn.pipelines.image_processor import IMAGENET_MEAN, IMAGENET_STD, ImageProcessor
 from vkmnn.pipelines.networks import Loaded, input_of
 from vkmnn.pipelines.options import Options
@@ -22,6 +25,7 @@ from vkmnn.pipelines.results.boxes import Box, boxes_of
 from vkmnn.pipelines.results.keypoints import Keypoints, Poses
 from vkmnn.pipelines.results.labels import Label
 from vkmnn.pipelines.vision.detect import Detecting, in_picture
+from vkmnn.pipelines.vision.faces import pointed
 from vkmnn.pipelines.warping import crop_region
 
 _PADDING = 1.25
@@ -29,9 +33,10 @@ _PADDING = 1.25
 
 
 class FindPoses(Detecting[Poses]):
-    """Detects people and their keypoints: YOLO-pose."""
+    """Detects people and their keypoints: YOLO-pose, RTMO, Keypoint R-CNN."""
 
     task = "pose-estimation"
+    shows_points = True
 
     def results(
         self,
@@ -82,6 +87,13 @@ class PoseOf(PicturePipeline[Poses]):
     @classmethod
     def variant(cls, loaded: Loaded) -> type[Pipeline]:
         """Return the class for detectors if the output is a single table."""
+        signature = Signature(declared_outputs(loaded.outputs), input_of(loaded).size)
+        if mediapipe.kind_of(signature):
+            return Anchored
+        if mediapipe.marks_of(signature) is not None:
+            return Landmarks
+        if points_per_box(signature) is not None:
+            return FindPoses
         shapes = [list(arg.shape or ()) for arg in loaded.outputs]
         if [len(one) for one in shapes] == [3] and shapes[0][1:] != [6, 56]:
             return FindPoses
@@ -124,6 +136,66 @@ class PoseOf(PicturePipeline[Poses]):
         return [
             Poses([Keypoints(where.to_picture(one), score)], picture)
             for one, score, where, picture in zip(points, scores, placed, pictures, strict=True)
+        ]
+
+
+class Landmarks(PoseOf):
+    """Finds the points of one body, hand or face that fills the image, or each box (MediaPipe)."""
+
+    usual = ImageProcessor(Fit("letterbox", (256, 256)), LINEAR, 1 / 255)
+
+    def __init__(self, loaded: Loaded, options: Options) -> None:
+        super().__init__(loaded, options)
+        least = 0.5 if options.threshold is None else options.threshold
+        self.settings = {**self.settings, "threshold": least}
+
+    def results(
+        self,
+        outputs: Mapping[str, Array],
+        pictures: Sequence[Picture],
+        placed: Sequence[Placed],
+        chosen: Settings,
+    ) -> list[Poses]:
+        """Return what each image shows; nothing below the threshold."""
+        found = mediapipe.landmarks(outputs, Signature(computed_outputs(outputs)))
+        return [
+            Poses([Keypoints(where.to_picture(points), scores)] if sure >= chosen["threshold"]
+                  else [], picture)
+            for (points, scores, sure), where, picture in zip(found, placed, pictures, strict=True)
+        ]  # fmt: skip
+
+
+class Anchored(PicturePipeline[Poses]):
+    """Detects palms, or people, with the points that give their direction (MediaPipe)."""
+
+    task = "pose-estimation"
+    own: ClassVar[tuple[str, ...]] = ("overlap", "feeds")
+
+    def __init__(self, loaded: Loaded, options: Options) -> None:
+        super().__init__(loaded, options)
+        least = 0.5 if options.threshold is None else options.threshold
+        self.settings = {"threshold": least, "overlap": options.take("overlap", 0.3)}
+
+    def usual_processor(self, loaded: Loaded) -> ImageProcessor:
+        """Return a processor for values from 0 to 1 for palms, from -1 to 1 for people."""
+        palm = mediapipe.kind_of(Signature(declared_outputs(loaded.outputs))) == "palm"
+        size = (192, 192) if palm else (224, 224)
+        middle = ((0.0,), (1.0,)) if palm else ((0.5,) * 3, (0.5,) * 3)
+        return ImageProcessor(Fit("letterbox", size), LINEAR, 1 / 255, *middle)
+
+    def results(
+        self,
+        outputs: Mapping[str, Array],
+        pictures: Sequence[Picture],
+        placed: Sequence[Placed],
+        chosen: Settings,
+    ) -> list[Poses]:
+        """Return the palms or people in each image."""
+        name = mediapipe.kind_of(Signature(computed_outputs(outputs)))
+        found = mediapipe.decode(outputs, placed[0].canvas)
+        return [
+            Poses(pointed(one, where, chosen, name), picture)
+            for one, where, picture in zip(found, placed, pictures, strict=True)
         ]
 
 
