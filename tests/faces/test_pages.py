@@ -38,34 +38,6 @@ def test_every_page_on_extending_is_listed() -> None:
         assert (DOCS / "extending" / link).is_file(), link
 
 
-_COMMAND = re.compile(r"(?<![\w./-])(vkmnn|python -m vkmnn\.codegen)((?: [^\n`|&;()#]*)?)")
-
-
-def test_commands_on_pages_have_the_options() -> None:
-    typer_main = pytest.importorskip("typer.main")
-    from vkmnn.cli.app import app
-    from vkmnn.codegen.cli import app as codegen
-
-    programs = {"vkmnn": app, "python -m vkmnn.codegen": codegen}
-    groups: Any = {name: typer_main.get_command(one) for name, one in programs.items()}
-    seen = 0
-    for path in [DOCS.parent / "README.md", DOCS.parent / "vkmnn/codegen/README.md",
-                 *DOCS.glob("**/*.md")]:  # fmt: skip
-        for program, arguments in _COMMAND.findall(path.read_text("utf-8")):
-            group, words = groups[program], arguments.split()
-            command = next((group.commands[one] for one in words if one in group.commands), None)
-            if "lab" in path.parts or (command is None and program == "vkmnn"):
-                continue
-            known = {"-h", "--help", "-V", "--version"}
-            for one in (group, command or group):
-                known |= {name for p in one.params for name in (*p.opts, *p.secondary_opts)}
-            options = {re.split(r"[=|/\].,:]", word)[0] for word in words if word.startswith("-")}
-            options = {one for one in options if re.fullmatch("--?[A-Za-z][A-Za-z-]*", one)}
-            assert options <= known, f"{path.name}: {program}{arguments}"
-            seen += len(options)
-    assert seen > 100
-
-
 @pytest.mark.parametrize("page", PAGES)
 def test_examples_run(
     page: str,
