@@ -15,12 +15,13 @@ from tests.llm import tiny
 from tests.model.networks import NETWORKS, make_feeds
 from tests.model.test_plan import planned_product
 from tests.session.test_loops import X, counted
-from vkmnn.errors import LateFlagError
+from vkmnn.errors import LateFlagError, VkmnnError
 from vkmnn.ir import Array
 from vkmnn.opening import load_network
 from vkmnn.opening.planned import plan_for
 from vkmnn.runtime import open_device
 from vkmnn.runtime.device import enumerate_devices
+from vkmnn.runtime.drivers.vulkan import instance
 from vkmnn.runtime.flag_line import FlagLine
 from vkmnn.runtime.recorder import CommandRecorder
 from vkmnn.vulkan.cost.devices import class_of
@@ -187,3 +188,26 @@ def test_weights_of_a_token_are_asked_for_before_the_wait(rows: int, early: bool
     (product,) = (step for step in steps if step.kernel.startswith("matmul"))
     assert product.kernel.startswith("matmul_codes_dot") == early
     assert (product.ahead > 0) == early
+
+
+@pytest.mark.parametrize("precision", ["high", "normal"])
+def test_the_validation_layer_misses_nothing_but_the_barriers(
+    precision: Any, flags: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without being forced, devices in validation mode keep their barriers."""
+    model = NETWORKS["gpt2"].build()
+    feeds = make_feeds(model, (1, 16))
+    try:
+        device = open_device("auto", validation=True)
+    except VkmnnError:
+        pytest.skip("no validation layer")
+    if device.info.driver != "vulkan":
+        pytest.skip("receives the messages of the driver 'vulkan'")
+    hazards = {f"SYNC-HAZARD-{a}-AFTER-{b}" for a in ("READ", "WRITE") for b in ("READ", "WRITE")}
+    monkeypatch.setattr(instance, "KNOWN_FALSE", {*instance.KNOWN_FALSE, *hazards})
+    monkeypatch.setattr("vkmnn.opening.device._proved_flags", lambda _: True)
+    for mode, count in (("on", 0), ("force", 1)):
+        monkeypatch.setenv("VKMNN_FLAGS", mode)
+        with vkmnn.InferenceSession(model, validation=True, precision=precision) as session:
+            session.run(None, feeds)
+        assert len(flags) == count

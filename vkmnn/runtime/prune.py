@@ -12,7 +12,6 @@ from array import array
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from vkmnn.runtime.flags import wait_by_flags
 from vkmnn.runtime.overflow import watch_overflow
 from vkmnn.runtime.shader import checked_spirv
 
@@ -58,6 +57,8 @@ def specialized_spirv(shader: Shader, spec: Mapping[str, int | float | bool]) ->
     if shader.watched:
         code = watch_overflow(code, shader.index_of("overflow"))
     if shader.flagged is not None:
+        from vkmnn.runtime.flags import wait_by_flags  # few sessions use it
+
         code = wait_by_flags(code, shader.index_of("flags"), shader.flagged)
     return code
 

@@ -5,10 +5,10 @@ An experiment, off unless `VKMNN_FLAGS` asks for it: docs/decisions/flags.md.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import lru_cache
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -16,14 +16,14 @@ from vkmnn.base.records import dataclass
 from vkmnn.errors import LateFlagError
 from vkmnn.runtime.device import Device
 from vkmnn.runtime.device_info import DeviceInfo, Limits
-from vkmnn.runtime.flag_line import FlagLine
 from vkmnn.runtime.memory import Buffer, BufferRange, MemoryKind
 from vkmnn.runtime.shader import BindingType, Shader, flagged
 from vkmnn.vulkan.overflow import Reporting
 from vkmnn.vulkan.recording import Dispatch, Recording, specialized
 from vkmnn.vulkan.storage import VECTOR_BYTES
 
-_log = logging.getLogger(__name__)
+if TYPE_CHECKING:
+    from vkmnn.runtime.flag_line import FlagLine
 
 FLAG_BINDINGS = 2
 WEIGHTS_FIRST = "WEIGHTS_FIRST"
@@ -112,6 +112,8 @@ def line_for(
     """
     if not any(dispatch.shader.flagged is not None for dispatch in dispatches):
         return None, None
+    from vkmnn.runtime.flag_line import FlagLine  # few sessions use it
+
     report = device.allocate(VECTOR_BYTES, MemoryKind.READBACK)
     report.write(0, np.zeros(VECTOR_BYTES, np.uint8))
     line = FlagLine(device, len(dispatches), BufferRange(report, 0, VECTOR_BYTES))

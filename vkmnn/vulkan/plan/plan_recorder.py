@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import partial
+from typing import TYPE_CHECKING
 
 from vkmnn.base.records import dataclass
 from vkmnn.core.tensor import Tensor
 from vkmnn.ir import Layout
 from vkmnn.runtime.device import Device
-from vkmnn.runtime.flag_line import FlagLine
 from vkmnn.runtime.memory import Buffer, BufferRange, MemoryKind
 from vkmnn.runtime.pipeline import Pipeline
 from vkmnn.runtime.recorder import CommandBuffer
@@ -21,6 +21,9 @@ from vkmnn.vulkan.plan.memory import PlanMemory
 from vkmnn.vulkan.plan.segment import Edges, Glance, VulkanSegment
 from vkmnn.vulkan.recording import Dispatch, Recording, Spec, SpecializedShader
 from vkmnn.vulkan.storage import VECTOR_BYTES, storage_bytes
+
+if TYPE_CHECKING:
+    from vkmnn.runtime.flag_line import FlagLine
 
 
 def pipelines_used(
