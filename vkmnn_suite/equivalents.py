@@ -356,6 +356,17 @@ EQUIVALENTS: tuple[Equivalent, ...] = (
         r"min\(begin - pc\.chunk",
         "the first piece then goes through the whole line; the others offer elements of their own",
     ),
+    Equivalent(
+        "sample_token.comp.j2",
+        r"gl_WorkGroupSize\.x, end - 0u|pc\.size \+ 4u\) >> 2",
+        "logits past the row are masked one by one",
+    ),
+    Equivalent("sample_token.comp.j2", r"b < 255u", "the farthest token that counts is in bin 254"),
+    Equivalent(
+        "sample_token.comp.j2",
+        r"word < 256u",
+        "the chosen one is in a word before",
+    ),
     Equivalent("norm_rows.comp.j2", r"STATISTICS && lane != 0u", _SAME),
     Equivalent(
         "softmax_rows.comp.j2", r"^        if \(HOLD >= 0u\)", "a row that is held takes one"

@@ -201,7 +201,13 @@ def sample_token(variant: Variant) -> Iterator[Case]:
     limits += [(40, 0.77, 0.05), (1, 0.5, 0.0), (np.inf, 1e-9, 0.0), (1e9, 0.999, 1.0)]
     for tokens, spread, step in (
         *((1, 1.0, 0.0), (5, 2.0, 0.0), (300, 3.0, 0.0), (300, 3.0, 0.5), (999, 0.0, 0.0)),
-        *((5_003, 4.0, 0.0), (5_003, 4.0, 0.25), (999, 200.0, 0.0), (9_001, 1e-3, 0.0)),
+        *(
+            (5_003, 4.0, 0.0),
+            (5_003, 4.0, 0.25),
+            (999, 200.0, 0.0),
+            (9_001, 1e-3, 0.0),
+            (9_001, 0.0, 0.0),
+        ),
     ):
         logits = (rng.standard_normal((len(limits), tokens)) * spread).astype(np.float32)
         logits = np.round(logits / step) * np.float32(step) if step else logits
