@@ -271,6 +271,8 @@ class Matrices(tf.Module):
             [
                 *(tf.linalg.diag(x[:, 0]), tf.linalg.diag_part(x), tf.linalg.set_diag(x, x[:, 1])),
                 *(tf.linalg.band_part(x, 1, 0), tf.linalg.trace(x), tf.linalg.det(x)),
+                *(tf.linalg.tensor_diag(x[0, 0]), tf.linalg.cross(x[..., :3], x[..., 1:])),
+                *(tf.math.reduce_euclidean_norm(x, axis) for axis in (1, [0, 2], [])),
                 *(tf.roll(x, [1, -1], [1, 2]), tf.math.cumprod(x, 1, exclusive=True, reverse=True)),
                 *(bits.bitwise_and(y, 5), bits.bitwise_xor(y, 3), bits.invert(y)),
                 *(bits.left_shift(y, 2), bits.right_shift(y - 2, 1), tf.truncatemod(2 - y, 3)),

@@ -208,7 +208,7 @@ def select(op: TfNode) -> None:
 
 _REDUCTIONS = {
     "Sum": "ReduceSum", "Mean": "ReduceMean", "Max": "ReduceMax", "Min": "ReduceMin",
-    "Prod": "ReduceProd", "All": "ReduceMin", "Any": "ReduceMax",
+    "Prod": "ReduceProd", "All": "ReduceMin", "Any": "ReduceMax", "EuclideanNorm": "ReduceL2",
 }  # fmt: skip
 
 
@@ -220,6 +220,9 @@ def reduction(op: TfNode) -> None:
     rank = op.known_rank()
     axes = [op.axis(axis, rank) for axis in axes]
     logical = op.type in ("All", "Any")
+    if not axes and op.type == "EuclideanNorm":
+        op.finish("Abs", x)
+        return
     if not axes:
         op.alias(x, op.outputs[0])
         return

@@ -26,10 +26,12 @@ def _main_diagonal(op: TfNode, number: int) -> None:
         raise op.unreadable("other diagonals than the main one")
 
 
-@reads("MatrixDiag", "MatrixDiagV2", "MatrixDiagV3")
+@reads("Diag", "MatrixDiag", "MatrixDiagV2", "MatrixDiagV3")
 def diagonal(op: TfNode) -> None:
     """Square matrices with vectors on their diagonals."""
     op.need(1)
+    if op.type == "Diag" and op.known_rank() != 1:
+        raise op.unreadable("a diagonal of several axes")
     _main_diagonal(op, 1)
     for number in (2, 3):
         if op.has(number) and op.settled(number, "a size") != [-1]:
@@ -39,6 +41,18 @@ def diagonal(op: TfNode) -> None:
     eye = op.constant(np.eye(size), bool)
     line = op.make("Unsqueeze", op.inputs[0], op.constant([-1]))
     op.finish("Where", eye, line, op.constant(0, NUMPY_TYPES[dtype]), dtype=dtype)
+
+
+@reads("Cross")
+def cross_product(op: TfNode) -> None:
+    """Cross products of vectors of three elements."""
+    op.need(2)
+    turned = [
+        [op.make("Gather", name, op.constant(order), axis=-1) for order in ([1, 2, 0], [2, 0, 1])]
+        for name in op.inputs[:2]
+    ]
+    (left, last), (right, most) = turned
+    op.finish("Sub", op.make("Mul", left, most), op.make("Mul", last, right))
 
 
 @reads("MatrixDiagPart", "MatrixDiagPartV2", "MatrixDiagPartV3")
