@@ -132,6 +132,7 @@ def test_a_question_with_the_line_to_type(cli: Cli, tmp_path: Path, street: Path
         (["--labels", "none.txt"], "no such file"),
         (["-o", "out.doc"], "not saved as"),
         (["-o", "nowhere/out.png"], "does not exist"),
+        (["-o", "/dev/null"], "the results cannot be saved to '/dev/null': it is no folder"),
         (["-i", "other=3"], "neither an image"),
         (["--compare", "cpu"], "--compare"),
     ],

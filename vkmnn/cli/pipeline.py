@@ -23,6 +23,7 @@ from vkmnn.cli.feeds import shapes_to_open
 from vkmnn.cli.literals import FILLERS, parse_value
 from vkmnn.cli.media_inputs import PAINTING, Inputs, TaskOptions, read_inputs
 from vkmnn.cli.run import RunOptions
+from vkmnn.cli.saving import saving
 from vkmnn.errors import InvalidInputError, plural
 from vkmnn.inference_session import NodeArg
 from vkmnn.ir import Array
@@ -382,13 +383,15 @@ def _save(
             if is_json
             else "\n".join(f"{name}\t{one.text()}" for name, one in listed.items())
         )
-        output.write_text(made + "\n", "utf-8")
+        with saving("results cannot be saved", "--output", output):
+            output.write_text(made + "\n", "utf-8")
         out.print(Text(f"saved {output}"))
     elif output.suffix and not streamed:
         for _, result in results:
             out.print(Text(f"saved {result.save(output)}"))
     else:
-        output.mkdir(parents=True, exist_ok=True)
+        with saving("results cannot be saved", "--output", output):
+            output.mkdir(parents=True, exist_ok=True)
         saved = [one.save(output / _file_name(number, name, one))
                  for number, (name, one) in enumerate(results)]  # fmt: skip
         what = "image" if all(has_suffix(one, PICTURES) for one in saved) else "file"

@@ -23,6 +23,10 @@ def saving(what: str, option: str, path: Path) -> Iterator[None]:
     """
     try:
         yield
+    except FileExistsError as error:  # a folder is needed
+        raise InvalidInputError(
+            f"the {what} to '{path}': it is no folder", hint=f"give {option} another path"
+        ) from error
     except OSError as error:
         raise InvalidInputError(
             f"the {what} to '{path}': {error.strerror or error}",

@@ -127,7 +127,10 @@ def save(proto: onnx.ModelProto, path: Path, external: bool) -> list[Path]:
         else:
             path.write_bytes(proto.SerializeToString())
     except OSError as error:
-        raise InvalidInputError(f"'{path}' cannot be written: {error.strerror or error}") from error
+        raise InvalidInputError(
+            f"'{path}' cannot be written: {error.strerror or error}",
+            hint="temporary files are in the folder of the output, and need several times its size",
+        ) from error
     return [one for one in (beside, path) if one.exists()]
 
 
