@@ -5,6 +5,7 @@ import logging
 
 from vkmnn.converter.passes import optimize
 from vkmnn.converter.passes.identity import RemoveNoOps
+from vkmnn.converter.passes.index import GraphIndex
 from vkmnn.cpu_fallback import run_op
 
 
@@ -52,3 +53,29 @@ def test_passes_that_never_end_are_reported(net, caplog):
     optimize(net.finish(build(net)), run_op, passes=[Restless()])
     assert "restless" not in caplog.text
     assert "still changed" in caplog.text
+
+
+def test_passes_end_when_each_has_run_since_the_last_rewrite(net):
+    runs = []
+
+    class Counted:
+        def __init__(self, name, rewrites=0):
+            self.name, self.rewrites = name, rewrites
+
+        def run(self, graph):
+            runs.append(self.name)
+            self.rewrites -= 1
+            return int(self.rewrites >= 0)
+
+    graph = net.finish(build(net))
+    optimize(graph, run_op, passes=[Counted("a"), Counted("b", rewrites=1), Counted("c")])
+    assert runs == ["a", "b", "c", "a", "b"]
+    assert optimize(graph, run_op, passes=[]).ops == graph.ops
+
+
+def test_ops_of_other_types_are_not_visited(net):
+    index = GraphIndex(net.finish(build(net)))
+    assert [op.type for op in index.ops({"Scale"})] == ["Scale"]
+    index.current = None
+    assert not list(index.ops({"Attention"}))
+    assert index.current is None
