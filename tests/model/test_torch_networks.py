@@ -24,7 +24,7 @@ from tests.model.torch_networks import NETWORKS, Network, made, open_sizes  # no
 
 FOLDER = Path(__file__).resolve().parents[1] / "data" / "torch"
 SCRIPTS = [name for name, network in NETWORKS.items() if network.script]
-FIXED = {"attention", "choices", "norms", "ratings", "spectrum", "vit"}
+FIXED = {"attention", "choices", "means", "norms", "ratings", "spectrum", "vit"}
 """What the exporter of TorchScript refuses; the other roads of traces take fixed sizes."""
 
 

@@ -309,6 +309,18 @@ class Edges(nn.Module):
         return total, count, (edges[0] - edges[1]) // 2
 
 
+class Means(nn.Module):
+    """The means of messages that end in one node, with and without its own value."""
+
+    def forward(self, x: Tensor, ends: Tensor) -> tuple[Tensor, Tensor]:
+        places = ends[:, None].expand(-1, 3)
+        start = torch.full((4, 3), 5.0)
+        return (
+            start.scatter_reduce(0, places, x, "mean"),
+            start.scatter_reduce(0, places, x, "mean", include_self=False),
+        )
+
+
 BATCH = ({0: "batch"},)
 NETWORKS = {
     "attention": Network(Attention, lambda size: (torch.randn(2, size + 2, 16),), ({1: "length"},)),
@@ -338,6 +350,11 @@ NETWORKS = {
         lambda: Recurrent(nn.LSTM, bidirectional=True),
         lambda size: (torch.randn(size, 7, 5),),
         BATCH,
+    ),
+    "means": Network(
+        Means,
+        lambda size: (torch.randn(2 * size, 3), torch.randint(0, 3, (2 * size,))),
+        ({0: "edges"}, {0: "edges"}),
     ),
     "mixer": Network(Mixer, lambda size: (torch.randn(size, 4, 5),), BATCH),
     "mobilenet": Network(mobilenet, image(side=32), BATCH),

@@ -50,6 +50,7 @@ def _table(torch: Any) -> Mapping[Any, Callable[..., Any]]:
         aten._native_multi_head_attention.default: attention_layer,
         aten._transformer_encoder_layer_fwd.default: encoder_layer,
         aten.argsort.stable: _stable_order,
+        aten.scatter_reduce.two: _scattered_mean,
         **dict.fromkeys(_bags(torch), _embedding_bag),
     }
     return {one: partial(_called, torch, one, form) for one, form in forms.items()}
@@ -95,6 +96,21 @@ def _stable_sort(torch: Any, given: Any) -> Any:
 
 def _stable_order(torch: Any, given: Any) -> Any:
     return _stable_sort(torch, given)[1]
+
+
+def _scattered_mean(torch: Any, given: Any) -> Any:
+    """Sum and count: the exporter's form of a mean is the last of the elements."""
+    if given.reduce != "mean":
+        return NotImplemented
+    start, axis, places, rows = given.self, given.dim, given.index, given.src
+    one = torch.ones_like(rows)
+    if given.include_self:
+        count = torch.ones_like(start).scatter_add(axis, places, one)
+    else:
+        start = start.scatter(axis, places, 0)
+        count = torch.zeros_like(start).scatter_add(axis, places, one).clamp_min(1)
+    mode = None if start.is_floating_point() else "floor"
+    return torch.div(start.scatter_add(axis, places, rows), count, rounding_mode=mode)
 
 
 def _bags_of_one_size(torch: Any, node: Any) -> None:
