@@ -129,7 +129,7 @@ def _proved(
         return precision, None
     from vkmnn.opening.proof_trial import PROVER
 
-    if (capability := BY_ARITHMETIC.get(STORAGE[precision])) is not None:
+    for capability in BY_ARITHMETIC.get(STORAGE[precision], ()):
         verdict = PROVER.settle(device, capability)
         if precision == "fast" and verdict is not None and not verdict.kept:
             precision = "high"

@@ -82,6 +82,15 @@ def may_wait_by_flags(info: DeviceInfo) -> bool:
     return (info.vendor_id, info.type) in FLAG_DEVICES and not info.limits.whole_buffers
 
 
+STAGED_MATRICES = "staged_matrices"
+"""Feature of a device that proved to be slower with cooperative matrices loaded from memory."""
+
+
+def loads_matrices(info: DeviceInfo) -> bool:
+    """Return whether cooperative matrices may be loaded from memory, not from shared memory."""
+    return STAGED_MATRICES not in info.features
+
+
 def is_gpu(info: DeviceInfo) -> bool:
     """Return whether shared memory is fast on this device; CPU devices emulate it and barriers."""
     return info.type is not DeviceType.CPU

@@ -23,7 +23,14 @@ from vkmnn.runtime.device import Device
 from vkmnn.runtime.device_info import DeviceInfo
 from vkmnn.runtime.measurements import PROOFS, Measurements
 from vkmnn.runtime.pipeline_cache import device_key
-from vkmnn.vulkan.device_rules import has_fast_dots, has_mixed_dots, is_gpu, may_wait_by_flags
+from vkmnn.vulkan.device_rules import (
+    STAGED_MATRICES,
+    has_fast_dots,
+    has_mixed_dots,
+    is_gpu,
+    loads_matrices,
+    may_wait_by_flags,
+)
 from vkmnn.vulkan.gemm.coop_tiles import byte_matrix_of, limb_matrix_of, matrix_of
 from vkmnn.vulkan.images.place import image_size
 
@@ -93,6 +100,14 @@ MATRICES = Capability(
     lambda info: _without_matrices(info, "f16"),
     tolerance=2e-3,
 )
+FRAGMENTS = Capability(
+    "matrices-from-memory",
+    "half",
+    lambda info: matrix_of(info) is not None and loads_matrices(info),
+    lambda info: replace(info, features=info.features | {STAGED_MATRICES}),
+    tolerance=2e-3,
+    sizes=(64, 128),  # with more rows, an H200 stages both operands
+)
 LIMBS = Capability(
     "float32-by-matrices",
     "limbs",
@@ -126,11 +141,11 @@ FLAGS = Capability(
     rounds=40,
     budget_us=400_000.0,
 )
-CAPABILITIES = (MATRICES, LIMBS, BYTE_MATRICES, DOTS, MIXED_DOTS, IMAGES, FLAGS)
-BY_ARITHMETIC: dict[tuple[str, str], Capability] = {
-    ("f16", "f32"): MATRICES,
-    ("f16", "f16"): MATRICES,
-    ("f32", "limbs"): LIMBS,
+CAPABILITIES = (MATRICES, FRAGMENTS, LIMBS, BYTE_MATRICES, DOTS, MIXED_DOTS, IMAGES, FLAGS)
+BY_ARITHMETIC: dict[tuple[str, str], tuple[Capability, ...]] = {
+    ("f16", "f32"): (MATRICES, FRAGMENTS),
+    ("f16", "f16"): (MATRICES, FRAGMENTS),
+    ("f32", "limbs"): (LIMBS,),
 }
 """What products use, by storage and arithmetic of floats."""
 _OF_CODES = (BYTE_MATRICES, DOTS, MIXED_DOTS)

@@ -23,6 +23,7 @@ from vkmnn.testing.emulation import COOPMAT_SHAPE, Bench, bench_for
 from vkmnn.testing.runner import Picker, compare, dispatched_by, run_case
 from vkmnn.vulkan.backend import VulkanBackend
 from vkmnn.vulkan.cost.devices import AMD
+from vkmnn.vulkan.device_rules import STAGED_MATRICES
 from vkmnn.vulkan.gemm.coop_tiles import (
     FEATURES,
     FRAGMENT_MARGIN,
@@ -141,6 +142,14 @@ def test_constants_are_stored_matrix_by_matrix_where_it_is_predicted_to_pay() ->
             assert FRAGMENT_MARGIN * best[True] < best[False]
         chosen.add(ranked[0].tile.fragments)
     assert chosen == {False, True}
+
+
+def test_devices_that_load_matrices_slowly_stage_both_operands() -> None:
+    info = replace(COOPMAT_GPU, features=COOPMAT_GPU.features | {STAGED_MATRICES})
+    target = Target(info, "f16", weight_bytes=170_000_000)
+    families = {kernel.family for kernel in rank(_constant(197, 2304, 768), target)}
+    assert "coop" in families
+    assert "fragments" not in families
 
 
 def test_only_constants_of_whole_vec4s_are_stored_matrix_by_matrix() -> None:

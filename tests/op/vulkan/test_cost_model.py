@@ -379,9 +379,9 @@ def test_few_invocations_do_not_stream() -> None:
 
 def test_eight_rows_in_float16_fill_half_a_matrix() -> None:
     """Eight by 768 by 768 took 6.0 us by loops over vectors, and 4.5 by matrices."""
-    for rows, family in ((1, "gemv"), (4, "gemv"), (8, "coop")):
+    for rows, expected in ((1, {"gemv"}), (4, {"gemv"}), (8, {"coop", "fragments"})):
         problem = MatMulProblem((), (), (), rows, 768, 768)
-        assert rank(problem, Target(COOPMAT_GPU, "f16"))[0].family == family
+        assert rank(problem, Target(COOPMAT_GPU, "f16"))[0].family in expected
 
 
 def test_terms_add_up() -> None:

@@ -19,7 +19,12 @@ from vkmnn.opening.device import _proved, _proved_flags
 from vkmnn.runtime.device_info import CooperativeMatrixShape, DeviceInfo, DeviceType
 from vkmnn.schedule_config import ScheduleConfig
 from vkmnn.vulkan.cost.devices import AMD, INTEL, NVIDIA
-from vkmnn.vulkan.device_rules import has_fast_dots, may_wait_by_flags, refusal_reasons
+from vkmnn.vulkan.device_rules import (
+    has_fast_dots,
+    loads_matrices,
+    may_wait_by_flags,
+    refusal_reasons,
+)
 from vkmnn.vulkan.gemm.coop_tiles import byte_matrix_of, matrix_of
 from vkmnn.vulkan.images.place import image_size
 from vkmnn.vulkan.proof import (
@@ -28,6 +33,7 @@ from vkmnn.vulkan.proof import (
     CAPABILITIES,
     DOTS,
     FLAGS,
+    FRAGMENTS,
     IMAGES,
     LIMBS,
     MATRICES,
@@ -131,6 +137,7 @@ def test_a_fast_device_keeps_its_matrices(folder: Path) -> None:
     ("capability", "used"),
     [
         (MATRICES, lambda info: matrix_of(info) is not None),
+        (FRAGMENTS, loads_matrices),
         (BYTE_MATRICES, lambda info: byte_matrix_of(info) is not None),
         (DOTS, has_fast_dots),
         (IMAGES, lambda info: image_size(info, "auto") > 0),
@@ -154,8 +161,8 @@ def test_slow_or_wrong_capabilities_are_not_used(
             assert not used(device.info)
     assert [record.message for record in caplog.records if "do without" in record.message] != []
     assert len(caplog.records) == 1
-    # One has the same matrices; the others are for other GPUs.
-    others = {*CAPABILITIES} - {capability, LIMBS, FLAGS, MIXED_DOTS}
+    # Two have the same matrices; the others are for other GPUs.
+    others = {*CAPABILITIES} - {capability, LIMBS, FRAGMENTS, FLAGS, MIXED_DOTS}
     assert all(one.present(device.info) for one in others)
 
 

@@ -149,7 +149,7 @@ def _coop_kernels(problem: NormedProblem, target: Target) -> list[NormedCoop]:
     if matrix is None or target.element != "f16" or problem.product.k % VECTOR:
         return []
     found = [NormedCoop(tile) for tile in product_tiles(matrix)]
-    if fits_fragments(problem.product):
+    if fits_fragments(problem.product, target.info):
         found += [NormedFragments(tile) for tile in FRAGMENT_TILES[matrix]]
     return [kernel for kernel in found if kernel.tile.fits(target.info)]
 

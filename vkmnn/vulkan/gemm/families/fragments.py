@@ -9,6 +9,8 @@ from collections.abc import Iterator
 from typing import ClassVar
 
 from vkmnn.base.records import dataclass
+from vkmnn.runtime.device_info import DeviceInfo
+from vkmnn.vulkan.device_rules import loads_matrices
 from vkmnn.vulkan.encoder import VulkanEncoder
 from vkmnn.vulkan.gemm.coop_tiles import FRAGMENT_TILES, timed_coop
 from vkmnn.vulkan.gemm.families.coop import BLOCK, MatMulCoop, packing_us
@@ -29,7 +31,7 @@ class MatMulFragments(MatMulCoop):
     @classmethod
     def rank(cls, problem: MatMulProblem, target: Target) -> Iterator[Bid[MatMulKernel]]:
         """Rank by `coop_tiles`, plus the time to pack the left operand."""
-        if not fits_fragments(problem):
+        if not fits_fragments(problem, target.info):
             return
         place = Place.TIMED if target.gpu else Place.EMULATED
         packing = 0.0 if problem.by_rows else packing_us(problem, target)
@@ -45,6 +47,6 @@ class MatMulFragments(MatMulCoop):
         return left, fragments_of(job, self.tile, encoder)
 
 
-def fits_fragments(problem: MatMulProblem) -> bool:
+def fits_fragments(problem: MatMulProblem, info: DeviceInfo) -> bool:
     """Return whether kernels exist: for a constant with whole vec4s of columns."""
-    return problem.constant and problem.n % BLOCK == 0
+    return problem.constant and problem.n % BLOCK == 0 and loads_matrices(info)
