@@ -14,7 +14,9 @@ from tests.llm import tiny
 from vkmnn.errors import OutOfDeviceMemoryError
 from vkmnn.llm.chunks import CHUNKS, LARGE_CHUNKS, ChunkWork, chunk_sizes, next_chunk, work_of
 from vkmnn.llm.decoder import texts_at_once
+from vkmnn.llm.networks import decoder_graph
 from vkmnn.llm.sequence import Sequence
+from vkmnn.llm.wanted_rows import ROWS
 from vkmnn.runtime.device import enumerate_devices, open_profile
 from vkmnn.runtime.device_info import DeviceType
 
@@ -167,3 +169,22 @@ def test_the_work_of_a_token_leaves_out_the_vocabulary(folder: Path) -> None:
     assert work.fused
     assert work.weights == s.layers * (layer + 3 * s.width * s.inner)
     assert work.widest == (s.heads + 2 * s.kv_heads) * s.depth
+
+
+@pytest.mark.parametrize("export", ["genai", "optimum"])
+def test_the_last_layer_computes_only_requested_rows(export: str, tmp_path: Path) -> None:
+    """Its projection, its feed-forward network and the logits, from two selections on."""
+    if export == "genai":
+        tiny.genai_folder(tmp_path, replace(tiny.FAMILIES["gpt-oss"], layers=2))
+        source = tmp_path / "model.onnx"
+    else:
+        tiny.optimum_folder(tmp_path)
+        source = tmp_path / "onnx" / "model.onnx"
+    graph = decoder_graph(source, "logits", None)
+    picked = [op.outputs[0] for op in graph.ops if op.type == "Gather" and ROWS in op.inputs]
+    assert len(picked) == 2
+    begin = max(at for at, op in enumerate(graph.ops) if op.outputs[0] in picked)
+    products = [op for op in graph.ops[begin:] if "MatMul" in op.type]
+    assert len(products) >= 4
+    for op in products:
+        assert "vkmnn:wanted" in (graph.infos[op.outputs[0]].shape or ())

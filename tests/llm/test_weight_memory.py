@@ -62,13 +62,13 @@ def test_weights_on_the_device_are_not_on_the_host(kind: str, tmp_path: Path) ->
         wanted = [model.generate(text, 4).tokens for text in (PROMPT, LONG)]
         assert _held(model)  # numpy reads them in every run
     with vkmnn.llm.load(path, capacity=128) as model:
-        first = model.generate(PROMPT, 4).tokens
-        assert not _held(model)
-        (path if path.is_file() else path / "model.safetensors").unlink()
-        assert [first, model.generate(LONG, 4).tokens] == wanted
-        texts = model.generate([PROMPT, LONG, PROMPT], 4)
-        assert [one.tokens for one in texts] == [*wanted, wanted[0]]
-        assert not _held(model)
+        for _ in range(2):
+            assert [model.generate(text, 4).tokens for text in (PROMPT, LONG)] == wanted
+            texts = model.generate([PROMPT, LONG, PROMPT], 4)
+            assert [one.tokens for one in texts] == [*wanted, wanted[0]]
+            assert not _held(model)
+            # All numbers of rows are planned now, and their forms of the weights uploaded.
+            (path if path.is_file() else path / "model.safetensors").unlink(missing_ok=True)
 
 
 def test_a_reopened_device_gets_them_from_the_file(tmp_path: Path) -> None:

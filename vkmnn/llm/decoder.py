@@ -21,7 +21,8 @@ from vkmnn.errors import InvalidInputError, ModelFileError
 from vkmnn.ir import Array, TensorInfo
 from vkmnn.llm.chunks import CHUNKS, chunk_sizes, work_of
 from vkmnn.llm.layout import Layout
-from vkmnn.llm.networks import ROWS, decoder_graph, of_one_text
+from vkmnn.llm.networks import decoder_graph, of_one_text
+from vkmnn.llm.wanted_rows import ROWS
 from vkmnn.opening import OpenSession, open_model
 from vkmnn.runtime.device_info import DeviceInfo, DeviceType
 from vkmnn.schedule_config import STORAGE, Precision, ScheduleConfig

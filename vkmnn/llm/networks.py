@@ -5,24 +5,21 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from vkmnn.base.budget import Budget
-from vkmnn.ir import Array, Dim, DType, Graph, Op, TensorInfo
+from vkmnn.ir import Array, Dim, Graph, TensorInfo
 from vkmnn.ir.ops import AxisAttrs
+from vkmnn.llm.wanted_rows import of_wanted_rows
 from vkmnn.opening import load_network
 from vkmnn.shape.symbolic import DimAlgebra
 
 if TYPE_CHECKING:
     from vkmnn.converter.onnx.model_file import ModelFile
 
-ROWS = "vkmnn:rows"
-"""Input of the decoder: rows whose logits are requested, int64 [rows]."""
-
 _TOKENS, _PAST = "sequence_length", "past_sequence_length"
-_PASSED_ON = frozenset({"BinaryOp", "UnaryOp", "Cast", "Identity"})
 _FIXED: Mapping[str, Array] = {
     "use_cache_branch": np.array([True]),
     "num_logits_to_keep": np.array(0, np.int64),
@@ -37,7 +34,7 @@ def decoder_graph(
     budget: Budget | None,
     fixed: Mapping[str, Array] = _FIXED,
 ) -> Graph:
-    """Return a decoder with the input `ROWS`, if its last product allows it.
+    """Return a decoder with the input `wanted_rows.ROWS`, if its last product allows it.
 
     Args:
         model: an ONNX file, or its parsed content.
@@ -48,7 +45,7 @@ def decoder_graph(
     Raises:
         VkmnnError: as `load_network`.
     """
-    return _of_wanted_rows(plain_graph(model, budget, fixed), logits)
+    return of_wanted_rows(plain_graph(model, budget, fixed), logits)
 
 
 def plain_graph(
@@ -144,48 +141,3 @@ def _prepared(model: Path | ModelFile, fixed: Mapping[str, Array]) -> ModelFile:
             if node.op_type == "GroupQueryAttention" and attribute.name == "sliding_window_cache":
                 attribute.i = 0
     return found
-
-
-def _of_wanted_rows(graph: Graph, logits: str) -> Graph:
-    """Restrict the last product to the rows that `ROWS` selects."""
-    made = {name: op for op in graph.ops for name in op.outputs}
-    chain: list[Op[Any]] = []
-    name = logits
-    while name in made:
-        op = made[name]
-        chain.append(op)
-        varying = [one for one in op.inputs if one and one not in graph.constants]
-        if len(varying) != 1 or (op.type not in _PASSED_ON and "MatMul" not in op.type):
-            return graph
-        if "MatMul" in op.type:
-            break
-        name = varying[0]
-    if not chain or "MatMul" not in chain[-1].type or chain[-1].inputs[0] in graph.constants:
-        return graph
-    last = chain[-1]
-    read = sum(one == out for op in graph.ops for one in op.inputs for out in last.outputs)
-    if len(chain) > 1 and read != 1:
-        return graph
-    picked = f"{last.inputs[0]}:rows"
-    gather = Op("Gather", picked, [last.inputs[0], ROWS], [picked], AxisAttrs(1), last.source)
-    ops: list[Op[Any]] = []
-    for op in graph.ops:
-        if op is last:
-            ops += [gather, replace(op, inputs=[picked, *op.inputs[1:]])]
-        else:
-            ops.append(op)
-    changed = {out for op in chain for out in op.outputs}
-    outputs = [_any_rows(info) if info.name in changed else info for info in graph.outputs]
-    return replace(
-        graph,
-        ops=ops,
-        inputs=[*graph.inputs, TensorInfo(ROWS, DType.INT64, ("vkmnn:wanted",))],
-        outputs=outputs,
-        infos={name: info for name, info in graph.infos.items() if name not in changed},
-    )
-
-
-def _any_rows(info: TensorInfo) -> TensorInfo:
-    if info.shape is None or len(info.shape) != 3:
-        return replace(info, shape=None)
-    return replace(info, shape=(info.shape[0], "vkmnn:wanted", info.shape[2]))

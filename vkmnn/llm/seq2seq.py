@@ -20,10 +20,11 @@ from vkmnn.llm.decoder import KvCacheDtype, packing_of
 from vkmnn.llm.embedding import LENGTHS
 from vkmnn.llm.generation import Generated
 from vkmnn.llm.layout import Layout
-from vkmnn.llm.networks import ROWS, decoder_graph
+from vkmnn.llm.networks import decoder_graph
 from vkmnn.llm.sampling import Guide, Sampler, Sampling
 from vkmnn.llm.spectrogram import FRAMES, log_mel
 from vkmnn.llm.text import Tokenizer
+from vkmnn.llm.wanted_rows import ROWS
 from vkmnn.opening import open_model
 from vkmnn.schedule_config import ScheduleConfig
 
