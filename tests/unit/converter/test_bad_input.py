@@ -688,7 +688,7 @@ def test_control_flow_is_refused(build: Build) -> None:
         "If", ["c"], ["y"], name="choose", then_branch=branch, else_branch=branch
     )
     model = build([node], X | {"c": np.array(True)}, ["y"])
-    refuse(model, "a constant condition", "'choose'", kind=UnsupportedOpError)
+    refuse(model, "constant conditions", "'choose'", kind=UnsupportedOpError)
 
 
 @pytest.mark.parametrize("indices", [[0], [3], [-1], [[-1]], [[0, 0]], [0, 1]])

@@ -15,7 +15,7 @@ from vkmnn.ir.ops import BinaryAttrs, MatMulAttrs
 from vkmnn.shape import size_computer
 
 # What follows is a matrix product of floats, whose last size is a constant's.
-INTEGERS = {"ArgMax", "ArgMin", "NonMaxSuppression", "Shape", "Size", "Range"}
+INTEGERS = {"ArgMax", "ArgMin", "NonMaxSuppression", "Shape", "Size", "Range", "SampleToken"}
 NO_CONSTANT_SIZE = {"DeformColumns", "Det", "DynamicRange", "MelWeightMatrix"}
 
 

@@ -220,13 +220,15 @@ S = TypeVar("S", bound=_OfFamily)
 
 
 def spread(ranked: Sequence[S]) -> list[S]:
-    """Return kernels with a few of each family first, each part by predicted time.
+    """Return the best kernel of each family first, then the second ones, and so on for a few.
+
+    Each part is by predicted time.
 
     Measuring the first ones then covers every family: predictions may be wrong for a whole family.
     """
     taken: Counter[str] = Counter()
-    late: list[bool] = []
+    turns: list[int] = []
     for kernel in ranked:
         taken[kernel.family] += 1
-        late.append(taken[kernel.family] > OF_A_FAMILY)
-    return [ranked[place] for place in sorted(range(len(ranked)), key=late.__getitem__)]
+        turns.append(min(taken[kernel.family], OF_A_FAMILY + 1))
+    return [ranked[place] for place in sorted(range(len(ranked)), key=turns.__getitem__)]
