@@ -133,7 +133,7 @@ def test_calls_of_a_language_model_may_fail(
 
 @pytest.mark.soak
 def test_calls_of_eight_texts_may_fail(folder: Path) -> None:
-    (row,) = sweep(folder, [Fault.DEVICE_MEMORY], life="text", tune=True, stride=997)
+    (row,) = sweep(folder, [Fault.DEVICE_MEMORY], life="text", tune=True, stride=613)
     assert row.violations == []
     assert row.trials > 4
 

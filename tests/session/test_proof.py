@@ -65,7 +65,7 @@ class _Recorder:
 @pytest.mark.parametrize(
     ("precision", "mode", "asked"),
     [
-        ("fp16", "on", ["matrices", "images", "UnaryOp"]),
+        ("fp16", "on", ["matrices", "matrices-from-memory", "images", "UnaryOp"]),
         ("fp32", "on", ["images", "UnaryOp"]),
         ("fast", "on", ["images", "UnaryOp"]),  # runs as "high": the device has no matrices
         ("fp16", "off", []),

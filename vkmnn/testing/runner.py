@@ -30,7 +30,7 @@ from vkmnn.vulkan.storage import storage_bytes
 
 T = TypeVar("T")
 Picks = Mapping[str, int]
-MAX_COMBINATIONS = 400
+MAX_COMBINATIONS = 800
 
 
 class Picker:
